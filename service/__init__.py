@@ -1,0 +1,1 @@
+"""The graphcache worker: carries out what `cachepolicy` decides."""

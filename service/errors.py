@@ -1,0 +1,72 @@
+"""Every error that crosses a module border, one class per way to answer it. `service.rpc` maps them to status codes in one table."""
+
+from __future__ import annotations
+
+
+class GraphcacheError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(GraphcacheError):
+    """The configuration or the command line is wrong; the message names the place. Exit code 2."""
+
+
+class BadInput(GraphcacheError):
+    """A request that can't be served as it is: INVALID_ARGUMENT, naming the input."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"input {name!r}: {problem}" if name else problem)
+        self.input = name
+
+
+class UnknownModel(GraphcacheError):
+    """No such model or version: NOT_FOUND."""
+
+
+class Overloaded(GraphcacheError):
+    """Refused by request admission: RESOURCE_EXHAUSTED."""
+
+    def __init__(self, problem: str, retry_after_s: float | None = None) -> None:
+        super().__init__(problem)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlinePassed(GraphcacheError):
+    """The caller's deadline passed before the work ran: DEADLINE_EXCEEDED."""
+
+
+class Unavailable(GraphcacheError):
+    """Draining, not loaded, or the device is lost: UNAVAILABLE."""
+
+
+class DeviceLost(Unavailable):
+    """A sticky device error: nothing can be computed in this process any more. Exit code 77."""
+
+
+class ModelRaised(GraphcacheError):
+    """The model's own code raised: INTERNAL, with the exception's type."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
+class OutOfDeviceMemory(GraphcacheError):
+    """The device had no memory for the step: RESOURCE_EXHAUSTED."""
+
+
+class CaptureRefused(GraphcacheError):
+    """A graph may not exist. `reason` is a cachepolicy.reasons.RefusalReason."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else str(reason))
+        self.reason = reason
+        self.detail = detail
+
+
+class NotSupported(GraphcacheError):
+    """A named thing that is not built: UNIMPLEMENTED."""
+
+
+class Conflict(GraphcacheError):
+    """The action does not fit the present state, such as loading a version that is up: FAILED_PRECONDITION."""

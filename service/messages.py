@@ -1,0 +1,119 @@
+"""What goes into and comes out of the worker: plain values, independent of the wire and of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cachepolicy.buckets import Bucket
+from cachepolicy.reasons import FallbackReason
+from service.tensors import HostTensor
+
+Parameter = bool | int | float | str
+
+
+class Path(StrEnum):
+    """How a request was served."""
+
+    REPLAY = "replay"
+    EAGER = "eager"
+
+
+class GraphMode(StrEnum):
+    """Whether a model may use graphs. `full` wants every bucket captured; `auto` leaves it to the policy."""
+
+    NONE = "none"
+    FULL = "full"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeState:
+    """The mode in force, who set it, and when (seconds since the epoch); `until` where it expires."""
+
+    mode: GraphMode
+    origin: str  # "configuration" or "rpc"
+    since: float
+    until: float | None = None
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One request. `deadline` is in seconds of time.monotonic(); `outputs` empty means all of them."""
+
+    model: str
+    inputs: Mapping[str, HostTensor]
+    version: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    request_id: str = ""
+    deadline: float | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all inputs."""
+        return sum(tensor.nbytes for tensor in self.inputs.values())
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a request was served. Times are in seconds; a request in parts has the worst part's reason and the largest bucket."""
+
+    path: Path
+    reason: FallbackReason | None = None
+    detail: str = ""
+    bucket: Bucket | None = None
+    padding_ratio: float = 0.0
+    batch_rows: int = 0
+    parts: int = 1
+    queue_s: float = 0.0
+    execute_s: float = 0.0
+    key: str = ""
+    variant: tuple[tuple[str, str], ...] = ()
+    mode: ModeState | None = None
+
+
+@dataclass(slots=True)
+class InferReply:
+    """Outputs in the model's order, and how they came to be."""
+
+    model: str
+    version: str
+    outputs: dict[str, HostTensor]
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What would happen to a request of this shape now, and why."""
+
+    model: str
+    version: str
+    path: Path
+    reason: FallbackReason | None
+    detail: str
+    bucket: Bucket | None
+    padding_ratio: float
+    predicted_s: float | None
+    hint: str
+    mode: ModeState
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInfo:
+    """One line of `graphcache graphs`. `state`: pending capturing verifying serving shadow refused retiring."""
+
+    model: str
+    version: str
+    variant: tuple[tuple[str, str], ...]
+    bucket: Bucket
+    state: str
+    key: str = ""
+    hits: int = 0
+    saved_s: float = 0.0
+    bytes: int = 0
+    arena: str = ""
+    last_used_s: float | None = None  # seconds ago
+    pinned: bool = False
+    reason: str = ""

@@ -1,0 +1,83 @@
+"""A model that is up: its spec, its code on the device, and what names it in keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from cachepolicy.buckets import Bucket
+from cachepolicy.keys import GraphKey, Signature
+from service.models.spec import ModelSpec, Variant
+from service.tensors import Datatype
+
+TORCH_DTYPES: dict[Datatype, torch.dtype] = {
+    Datatype.BOOL: torch.bool,
+    Datatype.INT8: torch.int8,
+    Datatype.INT16: torch.int16,
+    Datatype.INT32: torch.int32,
+    Datatype.INT64: torch.int64,
+    Datatype.UINT8: torch.uint8,
+    Datatype.UINT16: torch.uint16,
+    Datatype.UINT32: torch.uint32,
+    Datatype.UINT64: torch.uint64,
+    Datatype.FP16: torch.float16,
+    Datatype.BF16: torch.bfloat16,
+    Datatype.FP32: torch.float32,
+    Datatype.FP64: torch.float64,
+}
+DATATYPES: dict[torch.dtype, Datatype] = {dtype: datatype for datatype, dtype in TORCH_DTYPES.items()}
+
+ExampleInputs = Callable[[int, int], Mapping[str, torch.Tensor]]
+
+
+@dataclass(slots=True, eq=False)
+class LoadedModel:
+    """One version of a model on the device.
+
+    `weights` names this very load ("encoder:1@3"); `program` is what costs may be shared under (DESIGN, decision 8).
+    `examples(batch, seed)` gives real values where the model's source has them.
+    """
+
+    spec: ModelSpec
+    module: nn.Module
+    device: torch.device
+    program: str
+    weights: str
+    state: dict[str, torch.Tensor] = field(default_factory=dict)  # declared buffers by name
+    examples: ExampleInputs | None = None
+
+    def forward(self, inputs: dict[str, torch.Tensor], variant: Variant) -> dict[str, torch.Tensor]:
+        """Run the step. Inputs go by keyword, variant choices as string keywords; outputs come back by declared name, in order.
+
+        Raises ValueError where the outputs are not the declared ones; whatever the model raises passes through.
+        """
+        result = self.module(**inputs, **dict(variant))
+        names = [output.name for output in self.spec.outputs]
+        if isinstance(result, torch.Tensor):
+            result = (result,)
+        if isinstance(result, Mapping):
+            if set(result) != set(names):
+                raise ValueError(f"model returned {sorted(result)}, declared are {sorted(names)}")
+            return {name: result[name] for name in names}
+        if len(result) != len(names):
+            raise ValueError(f"model returned {len(result)} outputs, declared are {len(names)}")
+        return dict(zip(names, result, strict=True))
+
+    def signature(self, environment: str, variant: Variant) -> Signature:
+        """What this model's graphs of a variant depend on, buckets aside."""
+        return Signature(
+            environment=environment,
+            program=self.program,
+            weights=self.weights,
+            variant=variant,
+            phase=self.spec.phase,
+            datatypes=tuple((spec.name, str(spec.datatype)) for spec in self.spec.inputs),
+            compile=str(self.spec.compile),
+        )
+
+    def key(self, environment: str, variant: Variant, bucket: Bucket) -> GraphKey:
+        """Names the graph of a bucket."""
+        return GraphKey(self.signature(environment, variant), bucket)
