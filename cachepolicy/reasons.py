@@ -7,6 +7,7 @@ reader of a trace and a hint for whoever can change something. The proto enums, 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class _Reason(StrEnum):
@@ -15,7 +16,7 @@ class _Reason(StrEnum):
     explanation: str
     hint: str
 
-    def __new__(cls, value: str, explanation: str, hint: str) -> _Reason:
+    def __new__(cls, value: str, explanation: str, hint: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
         member.explanation = explanation

@@ -87,7 +87,7 @@ class HostTensor:
         array = np.ascontiguousarray(array)
         if array.dtype.itemsize != datatype.itemsize:
             raise ValueError(f"{array.dtype} does not hold {datatype}")
-        return cls(datatype, array.shape, memoryview(array.reshape(-1).view(np.uint8)))
+        return cls(datatype, array.shape, array.reshape(-1).view(np.uint8).data)
 
     @property
     def nbytes(self) -> int:
