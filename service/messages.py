@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import FallbackReason
 from service.tensors import HostTensor
+
+if TYPE_CHECKING:
+    from service.models.spec import ModelSpec
 
 Parameter = bool | int | float | str
 
@@ -117,3 +121,46 @@ class GraphInfo:
     last_used_s: float | None = None  # seconds ago
     pinned: bool = False
     reason: str = ""
+
+
+class ModelState(StrEnum):
+    """Where a version of a model stands."""
+
+    READY = "READY"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """One version of a model; `reason` says why it is unavailable, `spec` is there once it is known."""
+
+    name: str
+    version: str
+    state: ModelState
+    reason: str = ""
+    spec: ModelSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """Counters of one version of a model since it was loaded. Durations are sums, in nanoseconds.
+
+    Queue and compute times count successful requests only; `batch_sizes` has (rows, batches, nanoseconds) per batch size.
+    """
+
+    model: str
+    version: str
+    last_inference_ms: int = 0  # since the epoch
+    inference_count: int = 0  # rows
+    execution_count: int = 0  # batches
+    success_count: int = 0  # requests
+    success_ns: int = 0
+    fail_count: int = 0
+    fail_ns: int = 0
+    queue_ns: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+    batch_sizes: tuple[tuple[int, int, int], ...] = ()
