@@ -241,3 +241,77 @@ class ReplayStreamResponse(_message.Message):
     response: ReplayResponse
     error: ReplayError
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[ReplayResponse, _Mapping]] = ..., error: _Optional[_Union[ReplayError, _Mapping]] = ...) -> None: ...
+
+class DescribeModelRequest(_message.Message):
+    __slots__ = ("model", "version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class ValueRange(_message.Message):
+    __slots__ = ("low", "high")
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    low: int
+    high: int
+    def __init__(self, low: _Optional[int] = ..., high: _Optional[int] = ...) -> None: ...
+
+class TensorDescription(_message.Message):
+    __slots__ = ("name", "datatype", "shape", "range")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATATYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    datatype: str
+    shape: _containers.RepeatedScalarFieldContainer[str]
+    range: ValueRange
+    def __init__(self, name: _Optional[str] = ..., datatype: _Optional[str] = ..., shape: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[ValueRange, _Mapping]] = ...) -> None: ...
+
+class AxisDescription(_message.Message):
+    __slots__ = ("name", "max")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    max: int
+    def __init__(self, name: _Optional[str] = ..., max: _Optional[int] = ...) -> None: ...
+
+class VariantDescription(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StateDescription(_message.Message):
+    __slots__ = ("index_input", "slots")
+    INDEX_INPUT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    index_input: str
+    slots: int
+    def __init__(self, index_input: _Optional[str] = ..., slots: _Optional[int] = ...) -> None: ...
+
+class DescribeModelResponse(_message.Message):
+    __slots__ = ("model", "version", "inputs", "outputs", "axes", "batch_axis", "phase", "variants", "state")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    AXES_FIELD_NUMBER: _ClassVar[int]
+    BATCH_AXIS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
+    outputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
+    axes: _containers.RepeatedCompositeFieldContainer[AxisDescription]
+    batch_axis: str
+    phase: str
+    variants: _containers.RepeatedCompositeFieldContainer[VariantDescription]
+    state: _containers.RepeatedCompositeFieldContainer[StateDescription]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., axes: _Optional[_Iterable[_Union[AxisDescription, _Mapping]]] = ..., batch_axis: _Optional[str] = ..., phase: _Optional[str] = ..., variants: _Optional[_Iterable[_Union[VariantDescription, _Mapping]]] = ..., state: _Optional[_Iterable[_Union[StateDescription, _Mapping]]] = ...) -> None: ...

@@ -44,6 +44,11 @@ class ReplayServiceStub(object):
                 request_serializer=graphcache_dot_v1_dot_replay__pb2.ReplayStreamRequest.SerializeToString,
                 response_deserializer=graphcache_dot_v1_dot_replay__pb2.ReplayStreamResponse.FromString,
                 _registered_method=True)
+        self.DescribeModel = channel.unary_unary(
+                '/graphcache.v1.ReplayService/DescribeModel',
+                request_serializer=graphcache_dot_v1_dot_replay__pb2.DescribeModelRequest.SerializeToString,
+                response_deserializer=graphcache_dot_v1_dot_replay__pb2.DescribeModelResponse.FromString,
+                _registered_method=True)
 
 
 class ReplayServiceServicer(object):
@@ -63,6 +68,13 @@ class ReplayServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeModel(self, request, context):
+        """What a model takes and gives, by named axes: enough to make up a request for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_ReplayServiceServicer_to_server(servicer, server):
                     servicer.ReplayStream,
                     request_deserializer=graphcache_dot_v1_dot_replay__pb2.ReplayStreamRequest.FromString,
                     response_serializer=graphcache_dot_v1_dot_replay__pb2.ReplayStreamResponse.SerializeToString,
+            ),
+            'DescribeModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeModel,
+                    request_deserializer=graphcache_dot_v1_dot_replay__pb2.DescribeModelRequest.FromString,
+                    response_serializer=graphcache_dot_v1_dot_replay__pb2.DescribeModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class ReplayService(object):
             '/graphcache.v1.ReplayService/ReplayStream',
             graphcache_dot_v1_dot_replay__pb2.ReplayStreamRequest.SerializeToString,
             graphcache_dot_v1_dot_replay__pb2.ReplayStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/graphcache.v1.ReplayService/DescribeModel',
+            graphcache_dot_v1_dot_replay__pb2.DescribeModelRequest.SerializeToString,
+            graphcache_dot_v1_dot_replay__pb2.DescribeModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

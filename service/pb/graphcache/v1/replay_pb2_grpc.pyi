@@ -36,6 +36,8 @@ class ReplayServiceStub:
     """Many requests in flight on one stream. Replies carry the request's id and may come out of order; a request that fails is
     answered by an error and does not end the stream.
     """
+    DescribeModel: _grpc.UnaryUnaryMultiCallable[_replay_pb2.DescribeModelRequest, _replay_pb2.DescribeModelResponse]
+    """What a model takes and gives, by named axes: enough to make up a request for it."""
 
 @_typing.type_check_only
 class ReplayServiceAsyncStub(ReplayServiceStub):
@@ -45,6 +47,8 @@ class ReplayServiceAsyncStub(ReplayServiceStub):
     """Many requests in flight on one stream. Replies carry the request's id and may come out of order; a request that fails is
     answered by an error and does not end the stream.
     """
+    DescribeModel: _aio.UnaryUnaryMultiCallable[_replay_pb2.DescribeModelRequest, _replay_pb2.DescribeModelResponse]  # type: ignore[assignment]
+    """What a model takes and gives, by named axes: enough to make up a request for it."""
 
 class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -63,5 +67,13 @@ class ReplayServiceServicer(metaclass=_abc_1.ABCMeta):
         """Many requests in flight on one stream. Replies carry the request's id and may come out of order; a request that fails is
         answered by an error and does not end the stream.
         """
+
+    @_abc_1.abstractmethod
+    def DescribeModel(
+        self,
+        request: _replay_pb2.DescribeModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replay_pb2.DescribeModelResponse, _abc.Awaitable[_replay_pb2.DescribeModelResponse]]:
+        """What a model takes and gives, by named axes: enough to make up a request for it."""
 
 def add_ReplayServiceServicer_to_server(servicer: ReplayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
