@@ -1,0 +1,290 @@
+"""Acting on a running worker: models, graphs, modes, budget. Called on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from cachepolicy.buckets import Bucket
+from cachepolicy.cache import GraphCache, GraphEntry
+from cachepolicy.costs import CostTable
+from cachepolicy.keys import Signature
+from service.capturer import Capturer, Stage
+from service.errors import BadInput, Conflict, NotSupported, Unavailable
+from service.lane import Lane
+from service.messages import Explanation, GraphInfo, GraphMode, ModelState, ModelStatus, ModeState, Parameter, Path
+from service.models.spec import Above, Shape, Variant
+from service.registry import Registry, ServedModel
+from service.routing import Replay, Router
+from service.telemetry.metrics import ModeInForce, Snapshot
+
+if TYPE_CHECKING:
+    from service.config import ModelConfig
+    from service.models.loaded import LoadedModel
+
+Load = Callable[["ModelConfig", int], "LoadedModel"]
+ParseModel = Callable[[str], "ModelConfig"]
+
+
+class Admin:
+    """Everything an operator can do; `load` and `parse` come from the wiring, since they need torch and the configuration's folder."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        router: Router,
+        cache: GraphCache,
+        capturer: Capturer,
+        costs: CostTable,
+        lane: Lane,
+        environment: str,
+        load: Load,
+        parse: ParseModel,
+    ) -> None:
+        self._registry = registry
+        self._router = router
+        self._cache = cache
+        self._capturer = capturer
+        self._costs = costs
+        self._lane = lane
+        self._environment = environment
+        self._load = load
+        self._parse = parse
+        self._changes = asyncio.Lock()  # one load, unload or reload at a time
+
+    # -- models
+
+    async def load(self, text: str) -> ModelStatus:
+        """Load a model from its configuration (YAML of one item of `models`). Raises ConfigError, Conflict."""
+        return await self.load_config(self._parse(text))
+
+    async def load_config(self, config: ModelConfig) -> ModelStatus:
+        """Load a model and put it up."""
+        self._registry.begin(config.name, config.version)
+        async with self._changes:
+            try:
+                loaded = await asyncio.to_thread(self._load, config, 1)
+            except BaseException as error:
+                self._registry.fail(config.name, config.version, str(error) or type(error).__name__)
+                raise
+            served = ServedModel(config, loaded, self._environment, 1)
+            self._capturer.introduce(served)
+            self._registry.add(served)
+        self._want_all(served, served.spec.all_variants())
+        return ModelStatus(config.name, config.version, ModelState.READY, "", served.spec)
+
+    async def unload(self, model: str, version: str = "") -> None:
+        """Take a model down: new requests are NOT_FOUND, those accepted before are answered, then its graphs are destroyed."""
+        async with self._changes:
+            served = self._registry.get(model, version)
+            self._registry.remove(served)
+            await asyncio.to_thread(self._settle, [served.signature(variant) for variant in served.spec.all_variants()])
+
+    async def reload(self, model: str, version: str = "", weights: str = "") -> ModelStatus:
+        """Load a model's weights anew (from another file where `weights` names one) and swap them in.
+
+        After this returns, no answer of the old weights is given. A reload that fails leaves the old version serving.
+        """
+        async with self._changes:
+            served = self._registry.get(model, version)
+            config = served.config.model_copy(update={"weights": weights}) if weights else served.config
+            generation = served.generation + 1
+            loaded = await asyncio.to_thread(self._load, config, generation)
+            if loaded.spec != served.spec:
+                raise Conflict(f"model {served.id}: the reloaded model's inputs, outputs or axes differ; unload it and load the new one")
+            stale = served.replace(loaded, generation)
+            served.config = config
+            self._capturer.introduce(served)
+            await asyncio.to_thread(self._settle, stale)
+            self._want_all(served, served.spec.all_variants())
+        return ModelStatus(served.spec.name, served.spec.version, ModelState.READY, "", served.spec)
+
+    # -- graphs
+
+    def graphs(self, model: str = "") -> list[GraphInfo]:
+        """Resident graphs and all keys on their way or refused."""
+        now = monotonic()
+        found = []
+        for served in self._registry.all():
+            if model not in ("", served.spec.name):
+                continue
+            for variant in served.spec.all_variants():
+                signature = served.signature(variant)
+                for entry in self._cache:
+                    if entry.key.signature == signature:
+                        found.append(_serving(served, entry, now))
+                for key, progress in self._capturer.progress().items():
+                    if key.signature == signature and progress.stage is not Stage.EVICTED:
+                        reason = f"{progress.reason}: {progress.detail}".rstrip(": ") if progress.reason else ""
+                        name, number = served.spec.name, served.spec.version
+                        found.append(GraphInfo(name, number, variant, key.bucket, str(progress.stage), reason=reason))
+        if model and not found:
+            self._registry.get(model)
+        return sorted(found, key=lambda g: (g.model, g.version, g.variant, g.bucket.volume))
+
+    def explain(self, model: str, version: str, shape: Shape, parameters: Mapping[str, Parameter]) -> Explanation:
+        """What would happen to a request of this shape now. Changes nothing."""
+        served, variant = self._find(model, version, parameters)
+        shape = _complete(served, shape)
+        rows = shape.get(served.spec.batch_axis, 1)
+        if served.splits and rows > served.max_rows:
+            shape = {**shape, served.spec.batch_axis: served.max_rows}
+        route = self._router.explain(served, variant, shape)
+        mode = served.mode(variant, time())
+        signature = served.signature(variant)
+        name, number = served.spec.name, served.spec.version
+        if isinstance(route, Replay):
+            bucket = route.entry.key.bucket
+            real = 1
+            for axis, _ in bucket.sizes:
+                real *= shape[axis]
+            predicted = self._costs.replay(signature, bucket)
+            return Explanation(name, number, Path.REPLAY, None, "", bucket, bucket.padding_ratio(real), predicted, "", mode)
+        fit = served.ladder.fit(shape)
+        predicted = None if fit is None else self._costs.eager(signature, fit)
+        return Explanation(
+            name, number, Path.EAGER, route.reason, route.detail, route.bucket, 0.0, predicted, route.reason.hint, mode
+        )
+
+    async def warm(self, model: str, version: str, shape: Shape, parameters: Mapping[str, Parameter], force: bool) -> GraphInfo:
+        """Capture the bucket that covers `shape`, and wait for it. Raises CaptureRefused, BadInput where no bucket covers it."""
+        served, variant = self._find(model, version, parameters)
+        key = served.key(variant, self._bucket(served, shape))
+        await asyncio.wrap_future(self._capturer.warm(key, force=force))
+        entry = self._cache.get(key)
+        if entry is None:
+            raise Unavailable(f"{key} was captured and evicted again at once: raise the budget")
+        return _serving(served, entry, monotonic())
+
+    async def evict(self, model: str, version: str, shape: Shape | None, parameters: Mapping[str, Parameter]) -> int:
+        """Evict one bucket's graph, or all of a model's variant where no shape is given. Pinned ones stay. Returns how many went."""
+        served, variant = self._find(model, version, parameters)
+        wanted = None if shape is None else self._bucket(served, shape)
+        signature = served.signature(variant)
+        keys = [e.key for e in self._cache if e.key.signature == signature and wanted in (None, e.key.bucket)]
+        return await asyncio.wrap_future(self._capturer.evict(keys))
+
+    def pin(self, model: str, version: str, shape: Shape, parameters: Mapping[str, Parameter], pinned: bool) -> GraphInfo:
+        """Protect a resident graph from eviction, or stop doing so. Raises Conflict where it is not resident."""
+        served, variant = self._find(model, version, parameters)
+        key = served.key(variant, self._bucket(served, shape))
+        if not self._cache.pin(key, pinned):
+            raise Conflict(f"{key} is not resident; warm it first")
+        entry = self._cache.get(key)
+        assert entry is not None
+        return _serving(served, entry, monotonic())
+
+    # -- mode and budget
+
+    def set_mode(
+        self, model: str, version: str, parameters: Mapping[str, Parameter], mode: str, for_s: float | None
+    ) -> ModeState:
+        """Switch graphs for a model, or for the one variant that `parameters` name, from the next batch on.
+
+        Raises NotSupported for a mode that is not built, BadInput for one that does not exist.
+        """
+        served = self._registry.get(model, version)
+        wanted = parse_mode(mode)
+        if for_s is not None and for_s <= 0:
+            raise BadInput("", f"a mode's duration must be positive, got {for_s} s")
+        variants = _matching(served, parameters)
+        state = served.set_mode(variants, wanted, "rpc", time(), for_s)
+        self._want_all(served, variants)
+        return state
+
+    async def set_budget(self, budget: int) -> tuple[int, int]:
+        """Resize the cache; returns the budget and the bytes now used, after what no longer fits was destroyed."""
+        if budget < 0:
+            raise BadInput("", f"the budget must not be negative, got {budget}")
+        await asyncio.wrap_future(self._capturer.resize(budget))
+        return self._cache.budget, self._cache.used
+
+    def snapshot(self, waiting: int, running: int) -> Snapshot:
+        """The present state, for gauges."""
+        now = time()
+        modes = [
+            ModeInForce(served.spec.name, ",".join(f"{n}={v}" for n, v in variant), served.mode(variant, now))
+            for served in self._registry.all()
+            for variant in served.spec.all_variants()
+        ]
+        return Snapshot(self.graphs(), modes, self._cache.budget, self._cache.used, waiting, running)
+
+    # -- helpers
+
+    def _find(self, model: str, version: str, parameters: Mapping[str, Parameter]) -> tuple[ServedModel, Variant]:
+        served = self._registry.get(model, version)
+        return served, served.spec.variant_of(parameters)
+
+    def _bucket(self, served: ServedModel, shape: Shape) -> Bucket:
+        bucket = served.ladder.fit(_complete(served, shape))
+        if bucket is None:
+            raise BadInput("", f"no bucket of {served.id} covers {', '.join(f'{axis}={size}' for axis, size in shape.items())}")
+        return bucket
+
+    def _want_all(self, served: ServedModel, variants: tuple[Variant, ...]) -> None:
+        """Mode full: every bucket is captured, largest first (an arena gains from that)."""
+        for variant in variants:
+            if served.mode(variant, time()).mode is GraphMode.FULL:
+                for bucket in reversed(list(served.ladder.buckets())):
+                    self._capturer.warm(served.key(variant, bucket), force=True)
+
+    def _settle(self, stale: list[Signature]) -> None:
+        """Destroy the graphs of signatures that no new batch will name."""
+        self._lane.barrier()  # a batch that was routed before the change has ended after this
+        self._capturer.forget(stale)
+
+
+def parse_mode(text: str) -> GraphMode:
+    """The mode of this name. Raises NotSupported for one that is planned, BadInput for one that does not exist."""
+    if text in _PLANNED_MODES:
+        raise NotSupported(f"mode {text!r} is not built yet; use {', '.join(GraphMode)}")
+    try:
+        return GraphMode(text)
+    except ValueError:
+        raise BadInput("", f"mode {text!r} does not exist; use {', '.join(GraphMode)}") from None
+
+
+_PLANNED_MODES = ("piecewise", "full_decode_only", "full_and_piecewise")
+
+
+def _matching(served: ServedModel, parameters: Mapping[str, Parameter]) -> tuple[Variant, ...]:
+    """The variants whose choices agree with the named ones; all of them where none is named."""
+    declared = dict(served.spec.variants)
+    for name, value in parameters.items():
+        if str(value) not in declared.get(name, ()):
+            raise BadInput("", f"{served.id} has no variant {name}={value}")
+    wanted = {(name, str(value)) for name, value in parameters.items()}
+    return tuple(variant for variant in served.spec.all_variants() if wanted <= set(variant))
+
+
+def _complete(served: ServedModel, shape: Shape) -> Shape:
+    """Check axis names and sizes; a left-out axis counts as 1."""
+    names = [axis.name for axis in served.spec.axes]
+    for name, size in shape.items():
+        if name not in names:
+            raise BadInput("", f"axis {name!r}: unknown; {served.id} has {', '.join(names) or 'none'}")
+        if size < 1:
+            raise BadInput("", f"axis {name!r}: size must be positive, got {size}")
+    for axis in served.spec.axes:
+        if axis.above is Above.REJECT and shape.get(axis.name, 1) > axis.max:
+            raise BadInput("", f"axis {axis.name!r}: {shape[axis.name]} is above its maximum {axis.max}, such requests are rejected")
+    return {name: shape.get(name, 1) for name in names}
+
+
+def _serving(served: ServedModel, entry: GraphEntry, now: float) -> GraphInfo:
+    return GraphInfo(
+        model=served.spec.name,
+        version=served.spec.version,
+        variant=entry.key.signature.variant,
+        bucket=entry.key.bucket,
+        state="serving",
+        key=entry.key.fingerprint(),
+        hits=entry.hits,
+        saved_s=entry.saved_s,
+        bytes=entry.bytes,
+        arena=entry.arena,
+        last_used_s=now - entry.last_used if entry.hits else None,
+        pinned=entry.pinned,
+    )

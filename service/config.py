@@ -1,0 +1,415 @@
+"""The configuration file: what a user may write, checked in full at start. What models it names is looked at by `service.models`.
+
+Every problem is one line that starts with the key's path: `models[0].inputs.tokens.datatyp: unknown key`. A key of a feature that does
+not exist yet stands in NOT_BUILT and nowhere else: whoever builds the feature moves the key from there into a section below.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, Strict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from service.choices import Above, ArenaScope, Compile, Fill, Phase, Rows
+from service.errors import ConfigError
+from service.messages import GraphMode
+from service.tensors import Datatype
+from service.units import Budget, parse_budget, parse_duration, parse_optional_duration, parse_size
+
+# Path of a key → the values that already say what the worker does, and are therefore accepted.
+NOT_BUILT: Mapping[str, tuple[object, ...]] = {
+    "worker.frontends": (0,),
+    "worker.tls": (),
+    "cache.capture.min_gain": (),
+    "cache.capture.shadow": (False,),
+    "cache.capture.max_nodes": (),
+    "cache.audit": (),
+    "requests": (),
+    "profile_store": ("sqlite",),
+    "telemetry.otlp": ("none",),
+    "telemetry.sample": ("1%",),
+    "telemetry.keep": (["fallback", "error", "slow"],),
+    "telemetry.metrics": ("prometheus",),
+    "telemetry.logs": ("text",),
+}
+
+_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(\d{1,5})")
+_DEVICE = re.compile(r"auto|cpu|cuda:\d+")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _address(value: str) -> str:
+    match = _ADDRESS.fullmatch(value)
+    if value and (match is None or int(match[1] or 0) > 65535):
+        raise ValueError(f"must be host:port or unix:/path, not {value!r}")
+    return value
+
+
+def _device(value: str) -> str:
+    if not _DEVICE.fullmatch(value):
+        raise ValueError(f"must be auto, cpu or cuda:N, not {value!r}")
+    return value
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"must consist of letters, digits, '.', '_' and '-', not {value!r}")
+    return value
+
+
+def _buckets(value: object) -> object:
+    if value == "auto":
+        return None
+    if not isinstance(value, list) or not value or any(isinstance(size, bool) or not isinstance(size, int) for size in value):
+        raise ValueError(f"must be auto or a list of sizes, not {value!r}")
+    return tuple(value)
+
+
+def _dimension(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+        raise ValueError(f"must be an axis name or a size, not {value!r}")
+    if isinstance(value, int) and value < 1:
+        raise ValueError(f"must be at least 1, not {value}")
+    return value
+
+
+def _scalar(value: object) -> object:
+    if not isinstance(value, bool | int | float):
+        raise ValueError(f"must be a number or a bool, not {value!r}")
+    return value
+
+
+Text = Annotated[str, Strict()]
+Name = Annotated[Text, AfterValidator(_name)]
+Address = Annotated[Text, AfterValidator(_address)]
+Flag = Annotated[bool, Strict()]
+Count = Annotated[int, Strict(), Field(ge=1)]
+Whole = Annotated[int, Strict(), Field(ge=0)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+OptionalDuration = Annotated[float | None, BeforeValidator(parse_optional_duration)]
+Dimension = Annotated[str | int, BeforeValidator(_dimension)]
+Shape = tuple[Dimension, ...]
+
+
+class Section(BaseModel):
+    """A mapping of the file: immutable, no key beside those declared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LimitsConfig(Section):
+    """What one worker holds at most: bytes of a message, waiting requests, their bytes, streams of a connection."""
+
+    message: Size = 64 << 20
+    waiting: Count = 1024
+    waiting_bytes: Size = 1 << 30
+    streams: Count = 100
+
+
+class WorkerConfig(Section):
+    """The process: its addresses, device and limits. Durations are seconds; an empty address is off."""
+
+    name: Text = ""
+    listen: Annotated[Address, Field(min_length=1)] = "127.0.0.1:8001"
+    admin_listen: Address = "127.0.0.1:8002"
+    metrics_listen: Address = "127.0.0.1:8003"
+    probe_listen: Address = "127.0.0.1:8004"
+    device: Annotated[Text, AfterValidator(_device)] = "auto"
+    allowed_factories: tuple[Text, ...] = ("service.models.demo:*",)
+    state_dir: Text = "~/.local/state/graphcache"
+    default_deadline: OptionalDuration = None
+    drain: Duration = 15.0
+    limits: LimitsConfig = LimitsConfig()
+
+
+class CaptureConfig(Section):
+    """When graphs are captured."""
+
+    background: Flag = True
+
+
+class PrewarmEntry(Section):
+    """A bucket to capture at start. An empty version means the only one."""
+
+    model: Name
+    version: Text = ""
+    shape: Annotated[dict[Text, Count], Field(min_length=1)]
+    variant: dict[Text, Text] = {}
+
+
+class PrewarmConfig(Section):
+    """What is captured before traffic: at most so many seconds and graphs."""
+
+    at_most: Duration = 20.0
+    graphs: Whole = 32
+    list: tuple[PrewarmEntry, ...] = ()
+
+
+class CacheConfig(Section):
+    """The resident graphs."""
+
+    budget: Annotated[InstanceOf[Budget], BeforeValidator(parse_budget)] = Budget(bytes=512 << 20)
+    arena: ArenaScope = ArenaScope.MODEL
+    capture: CaptureConfig = CaptureConfig()
+    prewarm: PrewarmConfig = PrewarmConfig()
+
+
+class TelemetryConfig(Section):
+    """Spans, metrics and logs: every key is in NOT_BUILT as yet."""
+
+
+class InputConfig(Section):
+    """One input. Datatype and shape are inferred where left out; `pad` defaults to 0, or to the range's low end."""
+
+    datatype: Datatype | None = None
+    shape: Shape | None = None
+    pad: Annotated[bool | int | float | None, BeforeValidator(_scalar)] = None
+    fill: Fill | None = None
+    fill_axis: Text = ""
+    range: tuple[Annotated[int, Strict()], Annotated[int, Strict()]] | None = None
+
+
+class OutputConfig(Section):
+    """One output, in the order of the model's results. The dimension "?" is one that no axis tells."""
+
+    datatype: Datatype
+    shape: Shape
+
+
+class AxisConfig(Section):
+    """A dynamic axis. `buckets` None means auto; `max` None means inferred, else 64."""
+
+    max: Count | None = None
+    buckets: Annotated[tuple[int, ...] | None, BeforeValidator(_buckets)] = None
+    above: Above = Above.REJECT
+
+
+class StateConfig(Section):
+    """A buffer that requests may change, addressed by slots; the last `scratch` slots are the worker's."""
+
+    buffer: Text
+    index_input: Text
+    scratch: Count = 1
+
+
+class BatchingConfig(Section):
+    """The axis that requests are stacked along, and how long the first of them waits for others."""
+
+    axis: Text = "batch"
+    max_wait: Duration = 0.002
+
+
+class ToleranceConfig(Section):
+    """How far a replay may be from eager."""
+
+    rtol: Annotated[float, Field(ge=0)]
+    atol: Annotated[float, Field(ge=0)]
+
+
+class ModelConfig(Section):
+    """One model. Exactly one of `factory` and `program` is set; paths are relative to the configuration's folder."""
+
+    name: Name
+    version: Name = "1"
+    factory: Text = ""
+    program: Text = ""
+    args: dict[Text, object] = {}
+    weights: Text = ""
+    inputs: dict[Text, InputConfig] = {}
+    outputs: dict[Text, OutputConfig] = {}
+    axes: dict[Text, AxisConfig] = {}
+    rows: Rows = Rows.AUTO
+    variants: dict[Text, tuple[Text, ...]] = {}
+    state: tuple[StateConfig, ...] = ()
+    phase: Phase = Phase.ANY
+    batching: BatchingConfig = BatchingConfig()
+    compile: Compile = Compile.NONE
+    mode: GraphMode = GraphMode.AUTO
+    tolerance: dict[Datatype, ToleranceConfig] = {}
+    examples: Text = ""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if bool(self.factory) == bool(self.program):
+            raise ValueError("needs either factory or program")
+        if self.program and self.args:
+            raise ValueError("args are a factory's; a program takes none")
+        return self
+
+
+class _Document(Section):
+    worker: WorkerConfig = WorkerConfig()
+    cache: CacheConfig = CacheConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    models: tuple[ModelConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A configuration that holds together. `base_dir` is the file's folder: relative paths start there."""
+
+    base_dir: Path
+    worker: WorkerConfig
+    cache: CacheConfig
+    models: tuple[ModelConfig, ...]
+
+    @property
+    def state_dir(self) -> Path:
+        """Where the worker keeps what outlives it."""
+        return self.base_dir / Path(self.worker.state_dir).expanduser()
+
+
+def load(path: Path | None, sets: Sequence[str] = (), *, demo: bool = False) -> Config:
+    """Read the file, or the bundled demo configuration, and apply overrides `a.b=c`. Raises ConfigError, a line for each problem."""
+    if demo == (path is not None):
+        raise ConfigError("configuration: give either a file (-c FILE) or --demo")
+    if path is None:
+        with resources.as_file(resources.files("service.models") / "demo.yaml") as bundled:
+            return _load_file(bundled, sets)
+    return _load_file(path, sets)
+
+
+def parse_model(text: str, place: str = "model") -> ModelConfig:
+    """One model's section, written as YAML or JSON; a load at run time brings one. Raises ConfigError."""
+    try:
+        return ModelConfig.model_validate(_parse_yaml(text, place))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_line(place, problem) for problem in error.errors())) from None
+
+
+def _load_file(path: Path, sets: Sequence[str]) -> Config:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise ConfigError(f"{path}: {reason}") from None
+    raw = _parse_yaml(text, str(path))
+    raw = {} if raw is None else raw
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: must be a mapping of sections")
+    for override in sets:
+        _apply(raw, override)
+    document = _validate(raw)
+    problems = list(_contradictions(document))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return Config(path.parent.resolve(), document.worker, document.cache, document.models)
+
+
+def _validate(raw: dict[object, object]) -> _Document:
+    raw = copy.deepcopy(raw)
+    problems = [f"{path}: not built yet" for path, accepted in NOT_BUILT.items() if not _take(raw, path.split("."), accepted)]
+    try:
+        document = _Document.model_validate(raw)
+    except ValidationError as error:
+        problems += [_line("", problem) for problem in error.errors()]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return document
+
+
+def _take(node: object, path: list[str], accepted: tuple[object, ...]) -> bool:
+    """Remove a key that is not built; False where it was set to something that the worker does not do."""
+    for step in path[:-1]:
+        node = node.get(step) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or path[-1] not in node:
+        return True
+    value = node.pop(path[-1])
+    return any(type(value) is type(known) and value == known for known in accepted)
+
+
+def _contradictions(document: _Document) -> Iterator[str]:
+    """What is wrong between keys that are each right."""
+    seen: dict[tuple[str, str], int] = {}
+    for index, model in enumerate(document.models):
+        first = seen.setdefault((model.name, model.version), index)
+        if first != index:
+            yield f"models[{index}].name: {model.name} version {model.version} is models[{first}] already"
+    for index, entry in enumerate(document.cache.prewarm.list):
+        versions = [version for name, version in seen if name == entry.model]
+        place = f"cache.prewarm.list[{index}]"
+        if not versions:
+            yield f"{place}.model: no model is named {entry.model}"
+        elif entry.version and entry.version not in versions:
+            yield f"{place}.version: {entry.model} has no version {entry.version}"
+        elif not entry.version and len(versions) > 1:
+            yield f"{place}.version: missing; {entry.model} has versions {', '.join(versions)}"
+
+
+def _line(place: str, problem: ErrorDetails) -> str:
+    path = place
+    for step in problem["loc"]:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step != "[key]":  # pydantic's mark of a key that is wrong itself
+            path += f".{step}" if path else step
+    match problem["type"]:
+        case "extra_forbidden":
+            text = "unknown key"
+        case "missing":
+            text = "missing"
+        case "value_error":
+            text = str(problem["ctx"]["error"])
+        case "string_type":
+            text = f"must be text (numbers and words like yes in quotes), not {problem['input']!r}"
+        case _:
+            text = f"{problem['msg'].replace('Input should', 'must').replace('Keys should', 'keys must')}, not {problem['input']!r}"
+    return f"{path}: {text}"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people mean it: 1e-3 is a number, and a key written twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        """Build a dict, refusing duplicate keys."""
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if isinstance(key, str | int | float) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is written twice", key_node.start_mark)
+            if isinstance(key, str | int | float):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+"), list("-+0123456789"))
+
+
+def _parse_yaml(text: str, place: str) -> object:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506: a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{place}:{mark.line + 1}" if mark else place
+        raise ConfigError(f"{where}: {getattr(error, 'problem', None) or 'is not YAML'}") from None
+
+
+def _apply(raw: dict[object, object], override: str) -> None:
+    """Carry out one `--set a.b=c`; steps through lists are numbers, as in `models.0.mode` or `models[0].mode`."""
+    path, equals, text = override.partition("=")
+    steps = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    if not equals or not all(steps):
+        raise ConfigError(f"--set {override}: must look like a.b=value")
+    value = _parse_yaml(text, f"--set {path}")
+    node: object = raw
+    for depth, step in enumerate(steps):
+        last = depth == len(steps) - 1
+        if isinstance(node, list):
+            if not step.isdecimal() or int(step) >= len(node):
+                raise ConfigError(f"--set {path}: {'.'.join(steps[:depth])} has no element {step}")
+            if last:
+                node[int(step)] = value
+            node = node[int(step)]
+        elif isinstance(node, dict):
+            node = node.setdefault(step, {}) if not last else node.__setitem__(step, value)
+        else:
+            raise ConfigError(f"--set {path}: {'.'.join(steps[:depth])} is not a section")

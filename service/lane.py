@@ -1,0 +1,65 @@
+"""One thread that owns the order of work on the device for as long as the worker lives (DESIGN, decision 2)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Lane:
+    """Runs work items one after the other in a thread of its own, inside `context` (stream current, gradients off)."""
+
+    def __init__(self, context: Callable[[], AbstractContextManager[None]], name: str) -> None:
+        self._items: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._opened: Future[None] = Future()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(context,), name=name, daemon=True)
+        self._thread.start()
+        self._opened.result()
+
+    def post(self, item: Callable[[], None]) -> None:
+        """Queue an item that reports its own outcome and never raises."""
+        self._items.put(item)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Queue `work`; its result or exception comes in the future."""
+        future: Future[T] = Future()
+
+        def item() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - handed to the waiter whatever it is
+                future.set_exception(error)
+
+        self._items.put(item)
+        return future
+
+    def barrier(self) -> None:
+        """Wait until everything queued before has run. Not to be called from the lane itself."""
+        if not self._closed.is_set():
+            self.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """Run what is queued, then end the thread."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._items.put(None)
+            self._thread.join()
+
+    def _run(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        try:
+            manager = context()
+            manager.__enter__()
+        except BaseException as error:  # noqa: BLE001 - the opener of the lane has to see it
+            self._opened.set_exception(error)
+            return
+        self._opened.set_result(None)
+        while (item := self._items.get()) is not None:
+            item()
+        manager.__exit__(None, None, None)

@@ -1,0 +1,167 @@
+"""The models that are up: several names, several versions of each, and the graph mode of each variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import time
+from typing import TYPE_CHECKING
+
+from cachepolicy.buckets import Bucket, BucketLadder
+from cachepolicy.keys import GraphKey, Signature
+from service.errors import Conflict, Unavailable, UnknownModel
+from service.messages import GraphMode, ModelState, ModelStatus, ModeState
+from service.models.spec import Above, ModelSpec, Rows, Shape, Variant
+from service.statistics import ModelCounters
+
+if TYPE_CHECKING:
+    from service.config import ModelConfig
+    from service.models.loaded import LoadedModel
+
+
+@dataclass(slots=True, eq=False)
+class ServedModel:
+    """One version of a model. `loaded` is replaced by a reload; everything derived from the spec stays."""
+
+    config: ModelConfig
+    loaded: LoadedModel
+    environment: str
+    generation: int
+    ladder: BucketLadder = field(init=False)
+    other_ladder: BucketLadder = field(init=False)
+    merges: bool = field(init=False)
+    splits: bool = field(init=False)
+    max_rows: int = field(init=False)
+    counters: ModelCounters = field(default_factory=ModelCounters)
+    _configured: ModeState = field(init=False)
+    _modes: dict[Variant, ModeState] = field(default_factory=dict)
+    _signatures: dict[Variant, Signature] = field(default_factory=dict)
+    _keys: dict[tuple[Variant, Bucket], GraphKey] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        spec = self.loaded.spec
+        axis = spec.axis(spec.batch_axis)
+        by_rows = axis is not None and all(axis.name in s.shape for s in (*spec.requested_inputs, *spec.outputs))
+        self.ladder = spec.ladder
+        self.other_ladder = BucketLadder(tuple((name, sizes) for name, sizes in self.ladder.axes if name != spec.batch_axis))
+        self.merges = by_rows and spec.rows is Rows.INDEPENDENT
+        self.splits = by_rows and axis is not None and axis.above is Above.SPLIT
+        self.max_rows = axis.max if axis else 1
+        self._configured = ModeState(spec.mode, "configuration", time())
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's spec."""
+        return self.loaded.spec
+
+    @property
+    def id(self) -> str:
+        """Name and version, as `encoder:1`."""
+        return f"{self.spec.name}:{self.spec.version}"
+
+    def signature(self, variant: Variant) -> Signature:
+        """What the variant's graphs depend on, buckets aside."""
+        found = self._signatures.get(variant)
+        if found is None:
+            found = self._signatures[variant] = self.loaded.signature(self.environment, variant)
+        return found
+
+    def key(self, variant: Variant, bucket: Bucket) -> GraphKey:
+        """Names the graph of a bucket; the same object each time, so that lookups hash it once."""
+        found = self._keys.get((variant, bucket))
+        if found is None:
+            found = self._keys[variant, bucket] = GraphKey(self.signature(variant), bucket)
+        return found
+
+    def replace(self, loaded: LoadedModel, generation: int) -> list[Signature]:
+        """Swap in freshly loaded weights; returns the signatures whose graphs are now stale."""
+        stale = list(self._signatures.values())
+        self.loaded, self.generation = loaded, generation
+        self._signatures, self._keys = {}, {}
+        return stale
+
+    def mode(self, variant: Variant, now: float) -> ModeState:
+        """The mode in force at `now` (seconds since the epoch); an expired one gives way to the configuration's."""
+        state = self._modes.get(variant)
+        if state is None:
+            return self._configured
+        if state.until is not None and now >= state.until:
+            self._modes.pop(variant, None)
+            return self._configured
+        return state
+
+    def set_mode(self, variants: tuple[Variant, ...], mode: GraphMode, origin: str, now: float, for_s: float | None) -> ModeState:
+        """Set the mode of variants, until `now + for_s` where that is given."""
+        state = ModeState(mode, origin, now, None if for_s is None else now + for_s)
+        for variant in variants:
+            self._modes[variant] = state
+        return state
+
+    def other_axes(self, shape: Shape) -> Bucket | None:
+        """The bucket of all axes but the batch's."""
+        return self.other_ladder.fit(shape)
+
+
+class Registry:
+    """Finds models by name and version; remembers those that are loading or failed to."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, dict[str, ServedModel]] = {}
+        self._others: dict[tuple[str, str], ModelStatus] = {}
+
+    def get(self, name: str, version: str = "") -> ServedModel:
+        """The model of this version, or the newest where none is named. Raises UnknownModel, Unavailable."""
+        versions = self._models.get(name)
+        if versions:
+            if not version:
+                return next(reversed(versions.values()))
+            found = versions.get(version)
+            if found is not None:
+                return found
+        for (other_name, other_version), status in self._others.items():
+            if other_name == name and version in ("", other_version):
+                raise Unavailable(f"model {name!r} version {other_version!r} is {status.state}: {status.reason}".rstrip(": "))
+        if versions:
+            raise UnknownModel(f"model {name!r} has no version {version!r}; up are {', '.join(versions)}")
+        raise UnknownModel(f"unknown model {name!r}")
+
+    def all(self) -> list[ServedModel]:
+        """Every model that is up."""
+        return [served for versions in self._models.values() for served in versions.values()]
+
+    def statuses(self) -> list[ModelStatus]:
+        """Every known model and version."""
+        up = [ModelStatus(s.spec.name, s.spec.version, ModelState.READY, "", s.spec) for s in self.all()]
+        return up + list(self._others.values())
+
+    def begin(self, name: str, version: str) -> None:
+        """A load starts. Raises Conflict where that version is up or already loading."""
+        if version in self._models.get(name, {}):
+            raise Conflict(f"model {name!r} version {version!r} is up already; reload it, or load another version")
+        status = self._others.get((name, version))
+        if status is not None and status.state is ModelState.LOADING:
+            raise Conflict(f"model {name!r} version {version!r} is loading already")
+        self._others[name, version] = ModelStatus(name, version, ModelState.LOADING, "", None)
+
+    def fail(self, name: str, version: str, reason: str) -> None:
+        """A load failed; requests for it are answered with the reason."""
+        self._others[name, version] = ModelStatus(name, version, ModelState.UNAVAILABLE, reason, None)
+
+    def add(self, served: ServedModel) -> None:
+        """A load is done: requests may come."""
+        self._others.pop((served.spec.name, served.spec.version), None)
+        versions = self._models.setdefault(served.spec.name, {})
+        versions[served.spec.version] = served
+        ordered = sorted(versions.items(), key=lambda item: _version_order(item[0]))
+        self._models[served.spec.name] = dict(ordered)
+
+    def remove(self, served: ServedModel) -> None:
+        """Forget a model."""
+        versions = self._models[served.spec.name]
+        del versions[served.spec.version]
+        if not versions:
+            del self._models[served.spec.name]
+
+
+def _version_order(version: str) -> tuple[int, str]:
+    """Numbers by value, other names after them by text: the newest is last."""
+    return (int(version), "") if version.isdigit() else (10**9, version)

@@ -1,0 +1,93 @@
+"""The one decider: mode → variant → bucket → key → lookup. Either a resident graph, or eager with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import time
+from typing import TYPE_CHECKING, Protocol
+
+from cachepolicy.buckets import Bucket
+from cachepolicy.cache import GraphCache, GraphEntry
+from cachepolicy.keys import GraphKey
+from cachepolicy.reasons import FallbackReason
+from service.messages import GraphMode
+from service.models.spec import Shape, Variant
+
+if TYPE_CHECKING:
+    from service.registry import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Serve by this graph. After `Router.route` it is marked in use: give it back with `GraphCache.release`."""
+
+    entry: GraphEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """Run eagerly, for this reason. `bucket` is the one that would have served it, where one covers the shape."""
+
+    reason: FallbackReason
+    detail: str = ""
+    bucket: Bucket | None = None
+
+
+Route = Replay | Eager
+
+
+class Captures(Protocol):
+    """What the router asks of the capturer."""
+
+    def absence(self, key: GraphKey) -> tuple[FallbackReason, str]:
+        """Why this key has no resident graph, and the detail."""
+        ...
+
+    def count(self, key: GraphKey, served: Bucket | None) -> None:
+        """A run whose own bucket is the key's was replayed at `served`, or ran eagerly. Constant time; captures happen elsewhere."""
+        ...
+
+
+class Router:
+    """Decides for a batch; `explain` decides the same and leaves no trace."""
+
+    def __init__(self, cache: GraphCache, captures: Captures) -> None:
+        self._cache = cache
+        self._captures = captures
+
+    def route(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
+        """Where a batch of this shape goes. Called by the lane's thread right before the run."""
+        route = self._decide(served, variant, shape)
+        fit = served.ladder.fit(shape)
+        if fit is not None and not (isinstance(route, Eager) and route.reason is FallbackReason.DISABLED):
+            self._captures.count(served.key(variant, fit), route.entry.key.bucket if isinstance(route, Replay) else None)
+        return route
+
+    def explain(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
+        """The same decision without counting it; the entry is not kept in use."""
+        route = self._decide(served, variant, shape)
+        if isinstance(route, Replay):
+            self._cache.release(route.entry)
+        return route
+
+    def _decide(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
+        mode = served.mode(variant, time())
+        if mode.mode is GraphMode.NONE:
+            return Eager(FallbackReason.DISABLED, f"mode none, set by {mode.origin}")
+        fit = served.ladder.fit(shape)
+        if fit is None:
+            return Eager(FallbackReason.NO_BUCKET, _oversize(served, shape))
+        signature = served.signature(variant)
+        entry = self._cache.acquire(signature, shape, fit)
+        if entry is not None:
+            return Replay(entry)
+        key = served.key(variant, fit)
+        if self._cache.get(key) is not None:
+            return Eager(FallbackReason.EXACT_ONLY, f"only {fit} itself is served", fit)
+        reason, detail = self._captures.absence(key)
+        return Eager(reason, detail, fit)
+
+
+def _oversize(served: ServedModel, shape: Shape) -> str:
+    above = [f"{axis.name} {shape[axis.name]} > {axis.max}" for axis in served.spec.axes if shape[axis.name] > axis.max]
+    return ", ".join(above)
