@@ -14,11 +14,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Self
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, Strict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from service.choices import Above, ArenaScope, Compile, Fill, Phase, Rows
+from service.documents import override, parse_yaml
 from service.errors import ConfigError
 from service.messages import GraphMode
 from service.tensors import Datatype
@@ -81,9 +81,17 @@ def _dimension(value: object) -> object:
     return value
 
 
+def _range(value: object) -> object:
+    if not isinstance(value, list) or len(value) != 2 or any(isinstance(end, bool) or not isinstance(end, int) for end in value):
+        raise ValueError(f"must be [low, high], two integers, not {value!r}")
+    if value[0] > value[1]:
+        raise ValueError(f"must be [low, high] with low ≤ high, not {value!r}")
+    return tuple(value)
+
+
 def _scalar(value: object) -> object:
     if not isinstance(value, bool | int | float):
-        raise ValueError(f"must be a number or a bool, not {value!r}")
+        raise ValueError(f"must be a number or a bool, not {value!r}")  # noqa: TRY004 (pydantic reports ValueError)
     return value
 
 
@@ -175,7 +183,7 @@ class InputConfig(Section):
     pad: Annotated[bool | int | float | None, BeforeValidator(_scalar)] = None
     fill: Fill | None = None
     fill_axis: Text = ""
-    range: tuple[Annotated[int, Strict()], Annotated[int, Strict()]] | None = None
+    range: Annotated[tuple[int, int] | None, BeforeValidator(_range)] = None
 
 
 class OutputConfig(Section):
@@ -281,7 +289,7 @@ def load(path: Path | None, sets: Sequence[str] = (), *, demo: bool = False) -> 
 def parse_model(text: str, place: str = "model") -> ModelConfig:
     """One model's section, written as YAML or JSON; a load at run time brings one. Raises ConfigError."""
     try:
-        return ModelConfig.model_validate(_parse_yaml(text, place))
+        return ModelConfig.model_validate(parse_yaml(text, place))
     except ValidationError as error:
         raise ConfigError("\n".join(_line(place, problem) for problem in error.errors())) from None
 
@@ -292,12 +300,13 @@ def _load_file(path: Path, sets: Sequence[str]) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise ConfigError(f"{path}: {reason}") from None
-    raw = _parse_yaml(text, str(path))
+    raw = parse_yaml(text, str(path))
     raw = {} if raw is None else raw
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping of sections")
-    for override in sets:
-        _apply(raw, override)
+    raw = {section: content for section, content in raw.items() if content is not None}  # a heading whose lines are all comments
+    for assignment in sets:
+        override(raw, assignment)
     document = _validate(raw)
     problems = list(_contradictions(document))
     if problems:
@@ -361,55 +370,10 @@ def _line(place: str, problem: ErrorDetails) -> str:
             text = str(problem["ctx"]["error"])
         case "string_type":
             text = f"must be text (numbers and words like yes in quotes), not {problem['input']!r}"
+        case "model_type" | "dict_type":
+            text = f"must be a mapping, not {problem['input']!r}"
+        case "tuple_type":
+            text = f"must be a list, not {problem['input']!r}"
         case _:
             text = f"{problem['msg'].replace('Input should', 'must').replace('Keys should', 'keys must')}, not {problem['input']!r}"
     return f"{path}: {text}"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: 1e-3 is a number, and a key written twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        """Build a dict, refusing duplicate keys."""
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
-            if isinstance(key, str | int | float) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is written twice", key_node.start_mark)
-            if isinstance(key, str | int | float):
-                seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+"), list("-+0123456789"))
-
-
-def _parse_yaml(text: str, place: str) -> object:
-    try:
-        return yaml.load(text, _Loader)  # noqa: S506: a SafeLoader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{place}:{mark.line + 1}" if mark else place
-        raise ConfigError(f"{where}: {getattr(error, 'problem', None) or 'is not YAML'}") from None
-
-
-def _apply(raw: dict[object, object], override: str) -> None:
-    """Carry out one `--set a.b=c`; steps through lists are numbers, as in `models.0.mode` or `models[0].mode`."""
-    path, equals, text = override.partition("=")
-    steps = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
-    if not equals or not all(steps):
-        raise ConfigError(f"--set {override}: must look like a.b=value")
-    value = _parse_yaml(text, f"--set {path}")
-    node: object = raw
-    for depth, step in enumerate(steps):
-        last = depth == len(steps) - 1
-        if isinstance(node, list):
-            if not step.isdecimal() or int(step) >= len(node):
-                raise ConfigError(f"--set {path}: {'.'.join(steps[:depth])} has no element {step}")
-            if last:
-                node[int(step)] = value
-            node = node[int(step)]
-        elif isinstance(node, dict):
-            node = node.setdefault(step, {}) if not last else node.__setitem__(step, value)
-        else:
-            raise ConfigError(f"--set {path}: {'.'.join(steps[:depth])} is not a section")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import product
 
 import numpy as np
 
 from cachepolicy.buckets import BucketLadder
+from service.choices import Above, Compile, Fill, Phase, Rows
 from service.errors import BadInput
 from service.messages import GraphMode, Parameter
 from service.tensors import Datatype, HostTensor
@@ -22,40 +22,6 @@ MAX_DIMENSION = 2**40  # beyond any tensor; keeps products of sizes far from ove
 
 Shape = dict[str, int]
 Variant = tuple[tuple[str, str], ...]
-
-
-class Fill(StrEnum):
-    """What the worker writes into an input that only says what is real.
-
-    valid: BOOL, true for real elements. length: the real size of `fill_axis`, per row. position: the index along `fill_axis`.
-    """
-
-    VALID = "valid"
-    LENGTH = "length"
-    POSITION = "position"
-
-
-class Above(StrEnum):
-    """What happens to a request larger than an axis' maximum."""
-
-    SPLIT = "split"
-    EAGER = "eager"
-    REJECT = "reject"
-
-
-class Rows(StrEnum):
-    """Whether a row's answer is independent of the other rows of its batch. AUTO: not until proven."""
-
-    AUTO = "auto"
-    INDEPENDENT = "independent"
-    DEPENDENT = "dependent"
-
-
-class Compile(StrEnum):
-    """What is done to the step before it is recorded."""
-
-    NONE = "none"
-    INDUCTOR = "inductor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +81,7 @@ class ModelSpec:
     rows: Rows = Rows.AUTO
     variants: tuple[tuple[str, tuple[str, ...]], ...] = ()
     state: tuple[StateSpec, ...] = ()
-    phase: str = "any"
+    phase: Phase = Phase.ANY
     batch_axis: str = "batch"
     max_wait_s: float = 0.002
     compile: Compile = Compile.NONE
