@@ -1,0 +1,104 @@
+"""The protocol's messages as the words and JSON keys that the command line prints; scripts and dashboards lean on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.pb.graphcache.v1.admin_pb2 import ExplainResponse, Graph, GraphState
+from service.pb.graphcache.v1.replay_pb2 import DescribeModelResponse, FallbackReason, GraphMode, ModeState, Outcome, Path, RefusalReason
+
+Words = dict[str, Any]
+
+
+def path(value: Path) -> str:
+    """`replay` or `eager`."""
+    return Path.Name(value).removeprefix("PATH_").lower()
+
+
+def reason(value: FallbackReason) -> str | None:
+    """A fallback reason's name, or None where there is none."""
+    return FallbackReason.Name(value).removeprefix("FALLBACK_REASON_").lower() if value else None
+
+
+def refusal(value: RefusalReason) -> str:
+    """A refusal reason's name, or "" where there is none."""
+    return RefusalReason.Name(value).removeprefix("REFUSAL_REASON_").lower() if value else ""
+
+
+def detail(of: Outcome | ExplainResponse) -> str:
+    """What stands behind the reason; for a refusal it begins with the refusal's name."""
+    name = refusal(of.refusal_reason)
+    return of.detail if of.detail.startswith(name) else f"{name}: {of.detail}".removesuffix(": ")
+
+
+def mode(of: ModeState) -> Words:
+    """The mode in force, who set it, since and until when."""
+    return {
+        "mode": GraphMode.Name(of.mode).removeprefix("GRAPH_MODE_").lower(),
+        "origin": of.origin,
+        "since": of.since,
+        "until": of.until if of.HasField("until") else None,
+    }
+
+
+def variant(of: Mapping[str, str]) -> str:
+    """`adapter=legal`, or "" for a model without variants."""
+    return ",".join(f"{name}={value}" for name, value in sorted(of.items()))
+
+
+def outcome(of: Outcome, model: DescribeModelResponse) -> Words:
+    """How a request was served."""
+    return {
+        "path": path(of.path),
+        "reason": reason(of.fallback_reason),
+        "detail": detail(of),
+        "bucket": bucket(of.bucket, model),
+        "padding_ratio": of.padding_ratio,
+        "batch_rows": of.batch_rows,
+        "parts": of.parts,
+        "queue_ms": of.queue_s * 1e3,
+        "execute_ms": of.execute_s * 1e3,
+        "key": of.graph_key,
+    }
+
+
+def bucket(of: Mapping[str, int], model: DescribeModelResponse | None = None) -> dict[str, int] | None:
+    """Axis to padded size, in the order of the model's axes where it is given, or None."""
+    order = [axis.name for axis in model.axes] if model else sorted(of)
+    return {axis: of[axis] for axis in order if axis in of} or None
+
+
+def explanation(of: ExplainResponse) -> Words:
+    """What would happen to a request, and why."""
+    return {
+        "model": of.model,
+        "version": of.version,
+        "path": path(of.path),
+        "reason": reason(of.fallback_reason),
+        "detail": detail(of),
+        "bucket": bucket(of.bucket),
+        "padding_ratio": of.padding_ratio,
+        "predicted_ms": of.predicted_s * 1e3 if of.HasField("predicted_s") else None,
+        "hint": of.hint,
+        "mode": mode(of.mode),
+    }
+
+
+def graph(of: Graph) -> Words:
+    """One line of the cache."""
+    return {
+        "model": of.model,
+        "version": of.version,
+        "variant": variant(of.variant),
+        "bucket": bucket(of.bucket),
+        "state": GraphState.Name(of.state).removeprefix("GRAPH_STATE_").lower(),
+        "hits": of.hits,
+        "saved_s": of.saved_s,
+        "bytes": of.bytes,
+        "arena": of.arena,
+        "last_used_s": of.last_used_s if of.HasField("last_used_s") else None,
+        "pinned": of.pinned,
+        "reason": of.reason,
+        "key": of.key,
+    }
