@@ -1,0 +1,1 @@
+"""The wire: servicers, their codec, one table of statuses, servers. Knows protobuf and no torch."""
