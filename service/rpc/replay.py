@@ -22,7 +22,9 @@ SERVICE = pb.DESCRIPTOR.services_by_name["ReplayService"].full_name
 
 PATHS: dict[Path, pb.Path] = wire_enum(Path, pb.Path, "PATH")
 FALLBACKS: dict[FallbackReason, pb.FallbackReason] = wire_enum(FallbackReason, pb.FallbackReason, "FALLBACK_REASON")
-REFUSALS = {str(reason): number for reason, number in wire_enum(RefusalReason, pb.RefusalReason, "REFUSAL_REASON").items()}
+REFUSALS: dict[str, pb.RefusalReason] = {
+    str(reason): number for reason, number in wire_enum(RefusalReason, pb.RefusalReason, "REFUSAL_REASON").items()
+}
 MODES: dict[GraphMode, pb.GraphMode] = wire_enum(GraphMode, pb.GraphMode, "GRAPH_MODE")
 
 
