@@ -1,0 +1,1 @@
+"""Recorded traffic: reading a trace, turning arrivals into requests, sending them, and counting what came back."""
