@@ -12,10 +12,11 @@ from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import Signature
 from service.capturer import Capturer, Stage
+from service.choices import Above
 from service.errors import BadInput, Conflict, NotSupported, Unavailable
 from service.lane import Lane
 from service.messages import Explanation, GraphInfo, GraphMode, ModelState, ModelStatus, ModeState, Parameter, Path
-from service.models.spec import Above, Shape, Variant
+from service.models.spec import Shape, Variant
 from service.registry import Registry, ServedModel
 from service.routing import Replay, Router
 from service.telemetry.metrics import ModeInForce, Snapshot
@@ -94,12 +95,15 @@ class Admin:
             loaded = await asyncio.to_thread(self._load, config, generation)
             if loaded.spec != served.spec:
                 raise Conflict(f"model {served.id}: the reloaded model's inputs, outputs or axes differ; unload it and load the new one")
-            stale = served.replace(loaded, generation)
-            served.config = config
+            stale = served.replace(loaded, config, generation)
             self._capturer.introduce(served)
             await asyncio.to_thread(self._settle, stale)
             self._want_all(served, served.spec.all_variants())
         return ModelStatus(served.spec.name, served.spec.version, ModelState.READY, "", served.spec)
+
+    def fresh(self, served: ServedModel) -> LoadedModel:
+        """Another instance of a model, with weights and state as after its load; nothing of the worker touches it."""
+        return self._load(served.config, 0)
 
     # -- graphs
 
@@ -112,9 +116,7 @@ class Admin:
                 continue
             for variant in served.spec.all_variants():
                 signature = served.signature(variant)
-                for entry in self._cache:
-                    if entry.key.signature == signature:
-                        found.append(_serving(served, entry, now))
+                found += [_serving(served, entry, now) for entry in self._cache if entry.key.signature == signature]
                 for key, progress in self._capturer.progress().items():
                     if key.signature == signature and progress.stage is not Stage.EVICTED:
                         reason = f"{progress.reason}: {progress.detail}".rstrip(": ") if progress.reason else ""
@@ -144,9 +146,7 @@ class Admin:
             return Explanation(name, number, Path.REPLAY, None, "", bucket, bucket.padding_ratio(real), predicted, "", mode)
         fit = served.ladder.fit(shape)
         predicted = None if fit is None else self._costs.eager(signature, fit)
-        return Explanation(
-            name, number, Path.EAGER, route.reason, route.detail, route.bucket, 0.0, predicted, route.reason.hint, mode
-        )
+        return Explanation(name, number, Path.EAGER, route.reason, route.detail, route.bucket, 0.0, predicted, route.reason.hint, mode)
 
     async def warm(self, model: str, version: str, shape: Shape, parameters: Mapping[str, Parameter], force: bool) -> GraphInfo:
         """Capture the bucket that covers `shape`, and wait for it. Raises CaptureRefused, BadInput where no bucket covers it."""
@@ -178,9 +178,7 @@ class Admin:
 
     # -- mode and budget
 
-    def set_mode(
-        self, model: str, version: str, parameters: Mapping[str, Parameter], mode: str, for_s: float | None
-    ) -> ModeState:
+    def set_mode(self, model: str, version: str, parameters: Mapping[str, Parameter], mode: str, for_s: float | None) -> ModeState:
         """Switch graphs for a model, or for the one variant that `parameters` name, from the next batch on.
 
         Raises NotSupported for a mode that is not built, BadInput for one that does not exist.

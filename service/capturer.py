@@ -47,10 +47,18 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Proves a new recording right before it may serve. Raises CaptureRefused."""
+    """Proves that a graph is right before it may serve. Raises CaptureRefused.
+
+    Runs in the capturer's thread; all device work goes through the lane, in small items, so that requests slip in between and nothing
+    replays beside them in an arena.
+    """
+
+    def judge(self, model: LoadedModel, variant: Variant, lane: Lane) -> None:
+        """Whether the model may be captured at all: state, randomness, mutation. Once per load, before its first capture."""
+        ...
 
     def verify(self, model: LoadedModel, variant: Variant, recording: Recording, lane: Lane) -> Verdict:
-        """Runs in the capturer's thread; replays and eager runs go through the lane, so that they never meet a request's."""
+        """Whether this recording replays what eager computes, and which padding is safe."""
         ...
 
 
@@ -100,7 +108,6 @@ class Capturer:
         *,
         background: bool,
         own_pools: bool,
-        on_device_lost: Callable[[DeviceLost], None],
     ) -> None:
         self._backend = backend
         self._lane = lane
@@ -111,7 +118,7 @@ class Capturer:
         self._metrics = metrics
         self._background = background
         self._own_pools = own_pools
-        self._on_device_lost = on_device_lost
+        self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
         self._served: dict[Signature, tuple[ServedModel, Variant]] = {}
         self._progress: dict[GraphKey, Progress] = {}
         self._lock = threading.Lock()  # guards the admission policy and the two tables above
@@ -249,7 +256,7 @@ class Capturer:
         with self._lock:
             progress = self._progress.get(key)
         if progress is not None and progress.stage is Stage.REFUSED and not force:
-            raise CaptureRefused(progress.reason or "", progress.detail)
+            raise CaptureRefused(progress.reason or RefusalReason.CAPTURE_ERROR, progress.detail)
         return self._capture(key)
 
     def _capture(self, key: GraphKey) -> GraphEntry:
@@ -262,12 +269,14 @@ class Capturer:
         if found is None:
             raise CaptureRefused(RefusalReason.CAPTURE_ERROR, "the model was unloaded or reloaded meanwhile")
         served, variant = found
+        if served.mode(variant, time()).mode is GraphMode.NONE:
+            self._forget_progress(key)
+            raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, "graphs are switched off for this model")
         loaded = served.loaded
         started = monotonic()
         try:
-            if served.mode(variant, time()).mode is GraphMode.NONE:
-                raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, "graphs are switched off for this model")
             self._note(key, Progress(Stage.CAPTURING))
+            self._verifier.judge(loaded, variant, self._lane)
             recording = self._backend.record(loaded, variant, key.bucket, own_pool=self._own_pools)
             self._note(key, Progress(Stage.VERIFYING))
             try:
@@ -282,14 +291,14 @@ class Capturer:
             self._metrics.capture(served.spec.name, refusal.reason)
             raise
         except DeviceLost as lost:
-            self._on_device_lost(lost)
+            self.on_device_lost(lost)
             raise
         except Exception as error:
             log.exception("capture of %s failed", key)
-            refusal = CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}")
-            self._remember_refusal(key, refusal)
-            self._metrics.capture(served.spec.name, refusal.reason)
-            raise refusal from error
+            unforeseen = CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}")
+            self._remember_refusal(key, unforeseen)
+            self._metrics.capture(served.spec.name, unforeseen.reason)
+            raise unforeseen from error
         self._metrics.capture(served.spec.name, "ok")
         self._metrics.capture_timings(recording.timings)
         log.info("captured %s: %d nodes, %d bytes, %.1f ms", key, recording.nodes, recording.bytes, (monotonic() - started) * 1e3)
@@ -316,13 +325,16 @@ class Capturer:
 
     def _remember_refusal(self, key: GraphKey, refusal: CaptureRefused) -> None:
         with self._lock:
-            reason = RefusalReason(refusal.reason)
-            self._progress[key] = Progress(Stage.REFUSED, reason, refusal.detail)
-            self._admission.refuse(key, reason, monotonic())
+            self._progress[key] = Progress(Stage.REFUSED, refusal.reason, refusal.detail)
+            self._admission.refuse(key, refusal.reason, monotonic())
 
     def _note(self, key: GraphKey, progress: Progress) -> None:
         with self._lock:
             self._progress[key] = progress
+
+    def _forget_progress(self, key: GraphKey) -> None:
+        with self._lock:
+            self._progress.pop(key, None)
 
     def _evict(self, key: GraphKey, *, patient: bool = False) -> bool:
         """Evict one graph unless it is pinned; `patient` waits for the replay that has it in use."""
@@ -385,4 +397,3 @@ class Capturer:
             graph = entry.payload
             assert isinstance(graph, Graph)
             graph.recording.close()
-

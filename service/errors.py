@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cachepolicy.reasons import RefusalReason
+
 
 class GraphcacheError(Exception):
     """Base of all errors raised on purpose."""
@@ -56,9 +58,9 @@ class OutOfDeviceMemory(GraphcacheError):
 
 
 class CaptureRefused(GraphcacheError):
-    """A graph may not exist. `reason` is a cachepolicy.reasons.RefusalReason."""
+    """A graph may not exist: FAILED_PRECONDITION where a caller asked for it."""
 
-    def __init__(self, reason: str, detail: str = "") -> None:
+    def __init__(self, reason: RefusalReason, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
         self.reason = reason
         self.detail = detail

@@ -10,7 +10,7 @@ import numpy as np
 from service.backends.base import Part
 from service.batcher import PartResult
 from service.messages import Outcome, Path
-from service.models.spec import ModelSpec, Shape
+from service.models.spec import ModelSpec
 from service.tensors import HostTensor
 
 

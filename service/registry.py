@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from cachepolicy.buckets import Bucket, BucketLadder
 from cachepolicy.keys import GraphKey, Signature
+from service.choices import Above, Rows
 from service.errors import Conflict, Unavailable, UnknownModel
 from service.messages import GraphMode, ModelState, ModelStatus, ModeState
-from service.models.spec import Above, ModelSpec, Rows, Shape, Variant
+from service.models.spec import ModelSpec, Shape, Variant
 from service.statistics import ModelCounters
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class ServedModel:
     def __post_init__(self) -> None:
         spec = self.loaded.spec
         axis = spec.axis(spec.batch_axis)
-        by_rows = axis is not None and all(axis.name in s.shape for s in (*spec.requested_inputs, *spec.outputs))
+        shapes = [s.shape for s in spec.requested_inputs] + [s.shape for s in spec.outputs]
+        by_rows = axis is not None and all(axis.name in shape for shape in shapes)
         self.ladder = spec.ladder
         self.other_ladder = BucketLadder(tuple((name, sizes) for name, sizes in self.ladder.axes if name != spec.batch_axis))
         self.merges = by_rows and spec.rows is Rows.INDEPENDENT
@@ -72,10 +74,10 @@ class ServedModel:
             found = self._keys[variant, bucket] = GraphKey(self.signature(variant), bucket)
         return found
 
-    def replace(self, loaded: LoadedModel, generation: int) -> list[Signature]:
+    def replace(self, loaded: LoadedModel, config: ModelConfig, generation: int) -> list[Signature]:
         """Swap in freshly loaded weights; returns the signatures whose graphs are now stale."""
         stale = list(self._signatures.values())
-        self.loaded, self.generation = loaded, generation
+        self.loaded, self.config, self.generation = loaded, config, generation
         self._signatures, self._keys = {}, {}
         return stale
 
@@ -123,6 +125,13 @@ class Registry:
         if versions:
             raise UnknownModel(f"model {name!r} has no version {version!r}; up are {', '.join(versions)}")
         raise UnknownModel(f"unknown model {name!r}")
+
+    def config_of(self, loaded: LoadedModel) -> ModelConfig:
+        """The configuration that a load came from. Raises Unavailable where it was unloaded or reloaded meanwhile."""
+        for served in self.all():
+            if served.loaded is loaded:
+                return served.config
+        raise Unavailable(f"{loaded.weights} is not up any more")
 
     def all(self) -> list[ServedModel]:
         """Every model that is up."""

@@ -69,7 +69,7 @@ class Worker:
         self._prewarmed = False
         self._draining = False
         self._lost: DeviceLost | None = None
-        self.on_device_lost: Callable[[DeviceLost], None] = lambda lost: None
+        self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
 
     # -- state
 
@@ -278,7 +278,7 @@ class Worker:
             outputs = graph.recording.replay(batch, graph.padding)
         except DeviceLost:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, eager has the last word
             log.warning("replay of %s failed: %s: %s", key, type(error).__name__, error)
             return Eager(FallbackReason.REPLAY_FAILED, f"{type(error).__name__}: {error}", key.bucket)
         finally:
@@ -375,5 +375,5 @@ def _outcome_label(error: GraphcacheError) -> str:
 
 
 def _loop_time(deadline: float) -> float:
-    """asyncio's clock may differ from time.monotonic (uvloop's has a coarser resolution)."""
+    """Asyncio's clock may differ from time.monotonic (uvloop's has a coarser resolution)."""
     return asyncio.get_running_loop().time() + deadline - monotonic()

@@ -123,7 +123,9 @@ class _StateCollector(Collector):
         for model, value in sizes.items():
             size.add_metric([model], value)
         off = GaugeMetricFamily("graphcache_graphs_off", "Variants switched off, by who did it", labels=["model", "origin"])
-        mode = GaugeMetricFamily("graphcache_mode_since", "Epoch seconds since when a mode is in force", labels=["model", "variant", "mode", "origin"])
+        mode = GaugeMetricFamily(
+            "graphcache_mode_since", "Epoch seconds since when a mode is in force", labels=["model", "variant", "mode", "origin"]
+        )
         offs: dict[tuple[str, str], int] = {}
         for item in now.modes:
             key = (item.model, item.state.origin)

@@ -1,0 +1,218 @@
+"""Wires a worker together and runs it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import prod
+from secrets import token_hex
+
+import torch
+import uvloop
+
+from cachepolicy.cache import GraphCache
+from cachepolicy.capture import CaptureOnRepeat
+from cachepolicy.costs import CostTable
+from service.admin import Admin
+from service.backends.base import Backend
+from service.backends.opening import open_backend
+from service.capturer import Capturer
+from service.choices import ArenaScope
+from service.config import Config, ModelConfig, PrewarmEntry, WorkerConfig, parse_model
+from service.errors import DeviceLost, GraphcacheError
+from service.lane import Lane
+from service.models.loaded import LoadedModel
+from service.models.loading import load_model
+from service.registry import Registry
+from service.rpc.address import Listen
+from service.rpc.health import HealthState, ProbeServer
+from service.rpc.server import SERVICES, Limits, Servers
+from service.telemetry.http import MetricsServer
+from service.telemetry.metrics import Metrics
+from service.verification import Proof
+from service.worker import Worker
+
+log = logging.getLogger(__name__)
+
+EXIT_DEVICE_LOST = 77
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - whoever started the worker waits for this line
+
+
+def serve(config: Config, announce: Callable[[str], None] = _print) -> int:
+    """Run a worker in the foreground; returns the exit code. Raises ConfigError where the configuration can't be served."""
+    return uvloop.run(_serve(config, announce))
+
+
+async def _serve(config: Config, announce: Callable[[str], None]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    _on_signals(loop, stop)
+    lost = False
+
+    def device_lost(_: DeviceLost) -> None:
+        nonlocal lost
+        lost = True
+        loop.call_soon_threadsafe(stop.set)
+
+    node = assemble(config)
+    node.worker.on_device_lost = device_lost
+    try:
+        async with _servers(config.worker, node) as addresses:
+            for model in config.models:
+                await node.admin.load_config(model)
+            announce(f"listening {addresses}")
+            warming = asyncio.create_task(_prewarm(config, node))
+            await stop.wait()
+            warming.cancel()
+            await _leave(node, 0.0 if lost else config.worker.drain)
+    finally:
+        if not lost:  # what a lost device holds can't be given back
+            await asyncio.to_thread(node.close)
+    return EXIT_DEVICE_LOST if lost else 0
+
+
+@asynccontextmanager
+async def _servers(config: WorkerConfig, node: Node) -> AsyncIterator[str]:
+    """Every port of the worker; gives the line that says where they are. Raises ConfigError where an address is taken."""
+    limits = Limits(message=config.limits.message, streams=config.limits.streams)
+    servers = Servers(
+        node.worker,
+        node.admin,
+        node.health,
+        listen=Listen("worker.listen", config.listen),
+        admin_listen=Listen("worker.admin_listen", config.admin_listen) if config.admin_listen else None,
+        limits=limits,
+    )
+    probe = ProbeServer(node.health, Listen("worker.probe_listen", config.probe_listen)) if config.probe_listen else None
+    metrics = MetricsServer(node.worker.metrics.registry)
+    try:
+        inference, admin = await servers.start()
+        addresses = (
+            f"inference={inference} admin={admin} metrics={metrics.start(config.metrics_listen)} probe={probe.start() if probe else ''}"
+        )
+        yield addresses
+    finally:
+        await servers.stop(config.drain)
+        if probe:
+            probe.stop()
+        metrics.stop()
+
+
+async def _leave(node: Node, drain_s: float) -> None:
+    """Not ready for good; what is in flight is answered, within the time to drain."""
+    node.health.drain()
+    try:
+        await asyncio.wait_for(node.worker.drain(), drain_s)
+    except TimeoutError:
+        log.warning("left with requests unanswered: the drain time of %s s has passed", drain_s)
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """The first SIGTERM or SIGINT drains, the second ends at once."""
+
+    def told() -> None:
+        if stop.is_set():
+            os._exit(1)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """The parts of one worker process, without its servers."""
+
+    worker: Worker
+    admin: Admin
+    capturer: Capturer
+    lane: Lane
+    backend: Backend
+    health: HealthState
+
+    def close(self) -> None:
+        """Destroy all graphs and let go of the device."""
+        self.capturer.close()
+        self.lane.close()
+        self.backend.close()
+
+
+def assemble(config: Config) -> Node:
+    """Make the parts and put them together. To be called on the event loop that will serve."""
+    backend = open_backend(config.worker.device)
+    lane = Lane(backend.lane, "lane")
+    registry, costs, metrics, health = Registry(), CostTable(), Metrics(), HealthState(SERVICES)
+    cache = GraphCache(config.cache.budget.resolve(backend.memory().total))
+
+    def load(model: ModelConfig, generation: int) -> LoadedModel:
+        worker_config = config.worker
+        return load_model(
+            model,
+            device=torch.device(backend.device),
+            allowed=worker_config.allowed_factories,
+            generation=generation,
+            base_dir=config.base_dir,
+        )
+
+    def fresh(model: LoadedModel) -> LoadedModel:
+        return load(registry.config_of(model), 0)
+
+    capturer = Capturer(
+        backend,
+        lane,
+        cache,
+        CaptureOnRepeat(),
+        costs,
+        Proof(backend, fresh),
+        metrics,
+        background=config.cache.capture.background,
+        own_pools=config.cache.arena is ArenaScope.GRAPH,
+    )
+    worker = Worker(
+        config.worker.name or f"{socket.gethostname()}-{token_hex(3)}",
+        backend,
+        lane,
+        registry,
+        cache,
+        capturer,
+        costs,
+        metrics,
+        max_waiting=config.worker.limits.waiting,
+        max_waiting_bytes=config.worker.limits.waiting_bytes,
+        default_deadline_s=config.worker.default_deadline,
+    )
+    capturer.on_device_lost = worker.lose_device
+    environment = backend.environment().fingerprint()
+    admin = Admin(registry, worker.router, cache, capturer, costs, lane, environment, load, parse_model)
+    metrics.watch(lambda: admin.snapshot(worker.waiting, worker.running))
+    return Node(worker, admin, capturer, lane, backend, health)
+
+
+async def _prewarm(config: Config, node: Node) -> None:
+    """Capture the configured buckets, largest first; readiness waits no longer than `at_most`."""
+    plan = config.cache.prewarm
+    entries = sorted(plan.list, key=lambda entry: -prod(entry.shape.values()))[: plan.graphs]
+    captures = asyncio.gather(*(_warm(node, entry) for entry in entries))
+    try:
+        await asyncio.wait_for(asyncio.shield(captures), plan.at_most)
+    except TimeoutError:
+        log.warning("prewarm goes on in the background: its %s s have passed", plan.at_most)
+    node.worker.prewarmed()
+    node.health.set_ready(node.worker.ready)
+    node.health.set_started()
+
+
+async def _warm(node: Node, entry: PrewarmEntry) -> None:
+    try:
+        await node.admin.warm(entry.model, entry.version, dict(entry.shape), dict(entry.variant), force=False)
+    except GraphcacheError as error:
+        log.warning("prewarm of %s %s: %s", entry.model, entry.shape, error)

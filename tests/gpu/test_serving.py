@@ -1,0 +1,13 @@
+"""The serving contract on a CUDA device."""
+
+import pytest
+
+from tests.contracts.serving import *  # noqa: F403
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def device() -> str:
+    """Where the contract runs."""
+    return "cuda:0"
