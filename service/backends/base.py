@@ -64,6 +64,15 @@ class CaptureTimings:
     first_launch: float = 0.0
 
 
+@dataclass(slots=True)
+class DeviceMemory:
+    """Bytes of the device, as the driver reports them; zeros on a CPU."""
+
+    free: int = 0
+    total: int = 0
+    detail: dict[str, int] = field(default_factory=dict)
+
+
 Outputs = dict[str, HostTensor]
 
 
@@ -78,7 +87,14 @@ class Recording(Protocol):
     timings: CaptureTimings
 
     def replay(self, batch: Batch, padding: Padding = Padding.VALUE) -> list[Outputs]:
-        """Run the batch padded to the bucket; one dict of outputs per part, cut back by axis names, in memory of its own."""
+        """Run the batch padded to the bucket; one dict of outputs per part, cut back by axis names, in memory of its own.
+
+        Raises DeviceLost; any other exception means that this recording is no longer to be used.
+        """
+        ...
+
+    def addresses_unchanged(self) -> bool:
+        """Whether the model's weights are still where this recording reads them. Updates in place are seen by a replay anyway."""
         ...
 
     def close(self) -> None:
@@ -93,6 +109,10 @@ class Backend(Protocol):
 
     def environment(self) -> Environment:
         """What the kernels on this device depend on."""
+        ...
+
+    def memory(self) -> DeviceMemory:
+        """Free and total bytes now."""
         ...
 
     def lane(self) -> AbstractContextManager[None]:
@@ -114,12 +134,3 @@ class Backend(Protocol):
     def close(self) -> None:
         """Let go of the device."""
         ...
-
-
-@dataclass(slots=True)
-class DeviceMemory:
-    """Bytes of the device, as the driver reports them; zeros on a CPU."""
-
-    free: int = 0
-    total: int = 0
-    detail: dict[str, int] = field(default_factory=dict)

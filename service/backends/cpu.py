@@ -1,0 +1,128 @@
+"""The CPU as a device: steps are recorded into a static program on static buffers, lowered, and replayed without the model's Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter
+
+import torch
+
+from cachepolicy.buckets import Bucket
+from cachepolicy.keys import Environment
+from cachepolicy.reasons import RefusalReason
+from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding
+from service.backends.eager import split_outputs, stack_inputs
+from service.backends.environment import describe
+from service.backends.lowering import Step, TorchScript, lower
+from service.backends.program import record_program
+from service.backends.staging import InputStaging, OutputStaging
+from service.backends.staleness import Addresses
+from service.backends.watch import refuse_training
+from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory
+from service.models.loaded import LoadedModel
+from service.models.spec import Variant
+
+
+class CpuRecording:
+    """A lowered program with its static buffers. It holds the weights it reads: updates in place are seen, replaced weights are not."""
+
+    arena = ""
+    arena_bytes = 0
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        inputs: InputStaging,
+        outputs: OutputStaging,
+        step: Step,
+        nodes: int,
+        addresses: Addresses,
+        timings: CaptureTimings,
+    ) -> None:
+        self.bucket = bucket
+        self.bytes = inputs.nbytes + outputs.nbytes  # weights are shared, intermediates come and go
+        self.nodes = nodes
+        self.timings = timings
+        self._inputs = inputs
+        self._outputs = outputs
+        self._step: Step | None = step
+        self._addresses = addresses
+
+    def replay(self, batch: Batch, padding: Padding = Padding.VALUE) -> list[Outputs]:
+        """See Recording."""
+        assert self._step is not None, "closed"
+        self._inputs.write(batch, padding)
+        self._step()
+        return self._outputs.cut(batch)
+
+    def addresses_unchanged(self) -> bool:
+        """See Recording."""
+        return self._addresses.unchanged()
+
+    def close(self) -> None:
+        """See Recording."""
+        self._step = None
+
+
+class CpuBackend:
+    """All of the host's cores as one device."""
+
+    device = "cpu"
+
+    def environment(self) -> Environment:
+        """See Backend."""
+        return describe(torch.device("cpu"), lowering=TorchScript.name)
+
+    def memory(self) -> DeviceMemory:
+        """See Backend."""
+        return DeviceMemory()
+
+    @contextmanager
+    def lane(self) -> Iterator[None]:
+        """See Backend."""
+        with torch.no_grad():
+            yield
+
+    def capturer(self) -> AbstractContextManager[None]:
+        """See Backend."""
+        return self.lane()
+
+    def run_eager(self, model: LoadedModel, variant: Variant, batch: Batch) -> list[Outputs]:
+        """See Backend."""
+        inputs = stack_inputs(model, batch)
+        try:
+            outputs = model.forward(inputs, variant)
+        except Exception as error:
+            if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+                raise OutOfDeviceMemory(str(error)) from error
+            raise ModelRaised(error) from error
+        return split_outputs(model, batch, outputs)
+
+    def record(self, model: LoadedModel, variant: Variant, bucket: Bucket, *, own_pool: bool = False) -> CpuRecording:
+        """See Backend. Memory is the host's: there are no pools."""
+        refuse_training(model.module)
+        sizes = bucket.as_dict()
+        inputs, outputs = InputStaging(model.spec, sizes), OutputStaging(model.spec, sizes)
+        inputs.write_safe()
+        given, targets = inputs.views(inputs.host), outputs.views(outputs.host)
+        timings = CaptureTimings()
+        started = perf_counter()
+        try:  # on copies, since it has not been shown yet that the step leaves its inputs alone
+            model.forward({name: tensor.clone() for name, tensor in given.items()}, variant)
+        except Exception as error:
+            raise CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}") from error
+        timings.warm_up = perf_counter() - started
+        started = perf_counter()
+        program = record_program(model, variant, given, targets, sizes)
+        timings.capture = perf_counter() - started
+        started = perf_counter()
+        step = lower(program, model.spec.compile)
+        timings.instantiate = perf_counter() - started
+        started = perf_counter()
+        step()
+        timings.first_launch = perf_counter() - started
+        return CpuRecording(bucket, inputs, outputs, step, program.operations, Addresses(model.module), timings)
+
+    def close(self) -> None:
+        """See Backend."""

@@ -1,0 +1,114 @@
+"""What the kernels on a device depend on, read from torch and the system."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+import pynvml
+import torch
+
+from cachepolicy.keys import Environment
+
+
+def describe(device: torch.device, *, lowering: str) -> Environment:
+    """The environment of a device; for CUDA it must be initialised."""
+    if device.type == "cuda":
+        return _cuda(device, lowering)
+    flags = {
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "mkldnn": str(torch.backends.mkldnn.enabled),
+        **_common_flags(),
+    }
+    return Environment(
+        device=_cpu_name(),
+        torch=str(torch.__version__),
+        extensions=_extensions(),
+        flags=tuple(sorted(flags.items())),
+        lowering=lowering,
+    )
+
+
+def _cuda(device: torch.device, lowering: str) -> Environment:
+    properties = torch.cuda.get_device_properties(device)
+    flags = {
+        "tf32_matmul": str(torch.backends.cuda.matmul.allow_tf32),
+        "tf32_cudnn": str(torch.backends.cudnn.allow_tf32),
+        "cudnn_benchmark": str(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": str(torch.backends.cudnn.deterministic),
+        "fp16_reduction": str(torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
+        "bf16_reduction": str(torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
+        "blas": str(torch.backends.cuda.preferred_blas_library()),
+        "sdp": "".join(
+            "1" if enabled() else "0"  # type: ignore[no-untyped-call]
+            for enabled in (
+                torch.backends.cuda.flash_sdp_enabled,
+                torch.backends.cuda.mem_efficient_sdp_enabled,
+                torch.backends.cuda.math_sdp_enabled,
+                torch.backends.cuda.cudnn_sdp_enabled,
+            )
+        ),
+        **_common_flags(),
+    }
+    return Environment(
+        device=properties.name,
+        compute_capability=f"{properties.major}.{properties.minor}",
+        sm_count=properties.multi_processor_count,
+        mig_profile=_mig_profile(properties.name),
+        driver=_driver_version(),
+        cuda=str(torch.version.cuda),
+        torch=str(torch.__version__),
+        cublas=_library_version("nvidia-cublas"),
+        cudnn=str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        extensions=_extensions(),
+        allocator=os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+        workspace=os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+        flags=tuple(sorted(flags.items())),
+        lowering=lowering,
+    )
+
+
+def _common_flags() -> dict[str, str]:
+    return {
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+    }
+
+
+def _extensions() -> tuple[str, ...]:
+    """Loaded operator libraries by file name, and the compiler of model authors' own kernels."""
+    libraries = {Path(path).name for path in torch.ops.loaded_libraries}
+    triton = _library_version("triton")
+    return tuple(sorted(libraries | ({f"triton {triton}"} if triton else set())))
+
+
+def _library_version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _cpu_name() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _mig_profile(name: str) -> str:
+    """The slice's profile ("1g.18gb"), which the driver appends to the GPU's name."""
+    return name.partition(" MIG ")[2]
+
+
+def _driver_version() -> str:
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return ""

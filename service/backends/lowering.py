@@ -1,0 +1,91 @@
+"""Turns a recorded program into one that runs faster than the model's Python. Which lowering, and why: docs/decisions/0010."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import torch
+
+from cachepolicy.reasons import RefusalReason
+from service.backends.program import Program
+from service.choices import Compile
+from service.errors import CaptureRefused
+
+Step = Callable[[], object]
+
+warnings.filterwarnings("ignore", message="`torch.jit.trace` is deprecated", category=DeprecationWarning)
+
+
+class Lowering(Protocol):
+    """One way to run a program."""
+
+    name: str
+
+    def lower(self, program: Program) -> Step:
+        """A call that runs the program on its arguments. May run it. Raises CaptureRefused where it can't be lowered."""
+        ...
+
+
+class TorchScript:
+    """Runs the operations one by one without Python: the very kernels that eager runs."""
+
+    name = "torchscript"
+
+    def lower(self, program: Program) -> Step:
+        """Trace the program; takes milliseconds."""
+        graph, arguments = program.graph, program.arguments
+
+        def run(*tensors: torch.Tensor) -> Any:
+            return graph(*tensors)
+
+        with torch.no_grad():
+            script = torch.jit.trace(run, arguments, check_trace=False)  # type: ignore[no-untyped-call]
+
+        def step() -> None:
+            with torch.inference_mode():  # also skips what autograd would do per operation
+                script(*arguments)
+
+        step()  # the executor specialises itself in its first two runs
+        step()
+        return step
+
+
+class Inductor:
+    """Compiles the program to fused kernels; takes seconds."""
+
+    name = "inductor"
+
+    def lower(self, program: Program) -> Step:
+        """Compile for these very sizes, without CUDA graphs of its own."""
+        from torch._inductor import config  # noqa: PLC0415 - takes a second to import, and is seldom wanted
+        from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
+
+        arguments = list(program.arguments)
+        with torch.no_grad(), config.patch({"triton.cudagraphs": False}):
+            compiled = cast("Callable[..., Any]", compile_fx(program.graph, arguments))
+
+        def step() -> None:
+            with torch.no_grad():
+                compiled(*arguments)
+
+        return step
+
+
+def lowering_for(choice: Compile) -> Lowering:
+    """The lowering of a model's `compile`."""
+    match choice:
+        case Compile.NONE:
+            return TorchScript()
+        case Compile.INDUCTOR:
+            return Inductor()
+
+
+def lower(program: Program, choice: Compile) -> Step:
+    """Lower a program as the model asks. Raises CaptureRefused."""
+    lowering = lowering_for(choice)
+    try:
+        return lowering.lower(program)
+    except Exception as error:
+        raise CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{lowering.name}: {type(error).__name__}: {error}") from error

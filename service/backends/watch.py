@@ -1,0 +1,176 @@
+"""Watches one run of a step, operation by operation, for what a recording can't repeat, and refuses with its name and place.
+
+The CPU backend watches while it records; the CUDA backend watches a warm-up run, so that most refusals come before a capture begins
+and none has to be cleaned up after.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cachepolicy.reasons import RefusalReason
+from service.errors import CaptureRefused
+from service.models.loaded import LoadedModel
+
+aten = torch.ops.aten
+
+_COPIES = (aten._to_copy.default, aten.copy_.default)
+_OWN_CODE = str(Path(__file__).parent)
+_LIBRARY = str(Path(torch.__file__).parent)
+_MASK_TYPES = (torch.bool, torch.uint8)
+_DETERMINISTIC_AT_ZERO = ("dropout_p", "dropout", "p")
+_TRAINING_FLAGS = ("train", "training")
+
+
+def refuse_training(module: nn.Module) -> None:
+    """Refuse a module of which a part that behaves otherwise in training was left in training mode.
+
+    A plain layer that a model builds on its first call is in training mode too, and does no harm: of torch's own modules only those
+    that read the flag count, of others all.
+    """
+    for path, part in module.named_modules():
+        if part.training and _reads_training(part):
+            raise CaptureRefused(RefusalReason.TRAINING_MODE, f"{path or 'the model'} ({type(part).__name__}) is in training mode")
+
+
+def _reads_training(module: nn.Module) -> bool:
+    if not type(module).__module__.startswith("torch."):
+        return True
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return bool(module.dropout)
+    return isinstance(
+        module,
+        nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd | nn.RReLU,
+    )
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raises CaptureRefused at the first operation that rules a recording out."""
+
+    def __init__(self, model: LoadedModel, inputs: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = model.device.type
+        self._owners: dict[int, tuple[RefusalReason, str]] = {}
+        self._declared = {_storage(tensor) for tensor in model.state.values()}
+        for path, module in model.module.named_modules():
+            prefix = f"{path}." if path else ""
+            for reason, tensors in (
+                (RefusalReason.PARAMETER_MUTATION, module._parameters),
+                (RefusalReason.STATEFUL, module._buffers),
+                (RefusalReason.STATEFUL, vars(module)),
+            ):
+                for name, value in tensors.items():
+                    if isinstance(value, torch.Tensor):
+                        self._own(value, reason, prefix + name)
+        for name, tensor in inputs.items():
+            self._owners[_storage(tensor)] = (RefusalReason.INPUT_MUTATION, name)
+
+    def _own(self, tensor: torch.Tensor, reason: RefusalReason, name: str) -> None:
+        storage = _storage(tensor)
+        if storage not in self._declared:
+            self._owners.setdefault(storage, (reason, name))
+
+    def inherit_owner(self, twin: torch.Tensor, tensor: torch.Tensor) -> None:
+        """What may not be written to `tensor` may not be written to its twin either. What nobody owns outlives the step all the same."""
+        storage = _storage(tensor)
+        if storage not in self._declared:
+            self._owners.setdefault(_storage(twin), self._owners.get(storage, (RefusalReason.STATEFUL, "a tensor that outlives the step")))
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        self.judge(func, args, kwargs)
+        result = func(*args, **kwargs)
+        self.judge_result(func, args, result)
+        return result
+
+    def judge(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse an operation by what it is and what it is given."""
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        here = self._here(tensors)
+        if here and torch.Tag.data_dependent_output in func.tags:
+            _refuse(RefusalReason.SYNC, func)
+        if here and (torch.Tag.dynamic_output_shape in func.tags or _selects_by_mask(func, args)):
+            _refuse(RefusalReason.DATA_DEPENDENT, func)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._judge_random(func, args, kwargs)
+        if self._device != "cpu":
+            self._judge_devices(func, args, kwargs, tensors)
+        self._judge_writes(func, args, kwargs)
+
+    def judge_result(self, func: OpOverload, args: tuple[Any, ...], result: Any) -> None:
+        """Refuse an operation that tells Python a value it read from the device."""
+        if isinstance(result, bool | int | float) and self._here(args):
+            _refuse(RefusalReason.SYNC, func)
+
+    def _judge_random(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        if any(given.get(name) == 0 for name in _DETERMINISTIC_AT_ZERO) or any(given.get(name) is False for name in _TRAINING_FLAGS):
+            return
+        _refuse(RefusalReason.NONDETERMINISTIC if given.get("generator") is None else RefusalReason.RNG, func)
+
+    def _judge_devices(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+        """Copies between host and device, and host tensors in a device's operation.
+
+        A host tensor of no dimension is an exception: its value goes into the kernel's arguments.
+        """
+        if func in _COPIES:
+            source = args[0] if func is aten._to_copy.default else args[1]
+            target = kwargs.get("device") if func is aten._to_copy.default else args[0].device
+            if target is not None and torch.device(target).type != source.device.type:
+                _refuse(RefusalReason.CPU_TENSOR if source.device.type == "cpu" else RefusalReason.SYNC, func)
+        elif self._here(tensors) and any(tensor.device.type == "cpu" and tensor.dim() > 0 for tensor in tensors):
+            _refuse(RefusalReason.CPU_TENSOR, func)
+
+    def _here(self, values: Iterable[Any]) -> bool:
+        return any(isinstance(value, torch.Tensor) and value.device.type == self._device for value in values)
+
+    def _judge_writes(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not func._schema.is_mutable:
+            return
+        for at, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            for tensor in value if isinstance(value, list | tuple) else [value]:
+                owner = self._owners.get(_storage(tensor)) if isinstance(tensor, torch.Tensor) else None
+                if owner is not None:
+                    _refuse(owner[0], func, f"writes to {owner[1]}")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # the storage's identity, which views share
+
+
+def _selects_by_mask(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """`x[mask]` has as many results as the mask has true elements; `x[mask] = y` as many sources, unless y is one number."""
+    if func is aten.index.Tensor:
+        return any(index is not None and index.dtype in _MASK_TYPES for index in args[1])
+    if func in (aten.index_put.default, aten.index_put_.default):
+        return args[2].numel() != 1 and any(index is not None and index.dtype in _MASK_TYPES for index in args[1])
+    return False
+
+
+def _refuse(reason: RefusalReason, func: OpOverload, what: str = "") -> None:
+    detail = f"{func} {what}".strip()
+    place = place_of_call()
+    raise CaptureRefused(reason, f"{detail} at {place}" if place else detail)
+
+
+def place_of_call() -> str:
+    """The innermost line that is neither torch's nor this package's: where the model's code is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OWN_CODE, _LIBRARY, "<")):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}, in {frame.f_code.co_name}"
