@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -54,17 +54,7 @@ class LoadedModel:
 
         Raises ValueError where the outputs are not the declared ones; whatever the model raises passes through.
         """
-        result = self.module(**inputs, **dict(variant))
-        names = [output.name for output in self.spec.outputs]
-        if isinstance(result, torch.Tensor):
-            result = (result,)
-        if isinstance(result, Mapping):
-            if set(result) != set(names):
-                raise ValueError(f"model returned {sorted(result)}, declared are {sorted(names)}")
-            return {name: result[name] for name in names}
-        if len(result) != len(names):
-            raise ValueError(f"model returned {len(result)} outputs, declared are {len(names)}")
-        return dict(zip(names, result, strict=True))
+        return name_outputs(self.module(**inputs, **dict(variant)), [output.name for output in self.spec.outputs])
 
     def signature(self, environment: str, variant: Variant) -> Signature:
         """What this model's graphs of a variant depend on, buckets aside."""
@@ -81,3 +71,28 @@ class LoadedModel:
     def key(self, environment: str, variant: Variant, bucket: Bucket) -> GraphKey:
         """Names the graph of a bucket."""
         return GraphKey(self.signature(environment, variant), bucket)
+
+
+def name_outputs(result: object, names: Sequence[str] | None) -> dict[str, torch.Tensor]:
+    """A model's result as tensors by name, in the order of `names`; without names a dict has its own, others are `output`, `output_0` ….
+
+    Raises ValueError where the result is not a tensor, a sequence or a mapping of tensors, or has other names or another number of them.
+    """
+    if isinstance(result, torch.Tensor):
+        result = (result,)
+    if isinstance(result, Mapping):
+        if names is not None and set(result) != set(names):
+            raise ValueError(f"model returned {', '.join(map(str, result))}; declared are {', '.join(names)}")
+        named = {str(name): result[name] for name in (names or result)}
+    elif isinstance(result, tuple | list):
+        if names is None:
+            names = ["output"] if len(result) == 1 else [f"output_{number}" for number in range(len(result))]
+        if len(result) != len(names):
+            raise ValueError(f"model returned {len(result)} outputs; declared are {len(names)}")
+        named = dict(zip(names, result, strict=True))
+    else:
+        raise ValueError(f"model returned {type(result).__name__}, not tensors")  # noqa: TRY004 (one kind of error for all wrong results)
+    for name, tensor in named.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"output {name} is {type(tensor).__name__}, not a tensor")  # noqa: TRY004 (likewise)
+    return named

@@ -20,6 +20,8 @@ from service.tensors import Datatype, HostTensor
 
 MAX_DIMENSION = 2**40  # beyond any tensor; keeps products of sizes far from overflow
 
+UNNAMED = "?"  # an output's dimension whose size no axis tells: such an output comes as it is and can't be cut back
+
 Shape = dict[str, int]
 Variant = tuple[tuple[str, str], ...]
 

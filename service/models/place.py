@@ -1,0 +1,40 @@
+"""Where in the configuration something stands, for errors that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from service.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key's path, such as `models[1] (encoder).axes.seq`."""
+
+    path: str
+
+    @classmethod
+    def of_model(cls, name: str, index: int | None) -> Place:
+        """The model's own place; without an index it came by an admin call."""
+        return cls(f"model {name}" if index is None else f"models[{index}] ({name})")
+
+    def at(self, key: str) -> Place:
+        """The place of a key inside."""
+        return Place(f"{self.path}.{key}")
+
+    def error(self, problem: str) -> ConfigError:
+        """One line that says what is wrong here."""
+        return ConfigError(f"{self.path}: {problem}")
+
+    @contextmanager
+    def blamed(self, doing: str) -> Iterator[None]:
+        """Turn whatever foreign code raises into a ConfigError of this place."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            problem = " ".join(str(error).split())[:500]
+            raise self.error(f"{doing} raised {type(error).__name__}: {problem}") from error
