@@ -99,7 +99,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         here = self._here(tensors)
         if here and torch.Tag.data_dependent_output in func.tags:
             _refuse(RefusalReason.SYNC, func)
-        if here and (torch.Tag.dynamic_output_shape in func.tags or _selects_by_mask(func, args)):
+        if here and _sized_by_values(func, args):
             _refuse(RefusalReason.DATA_DEPENDENT, func)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._judge_random(func, args, kwargs)
@@ -149,6 +149,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # the storage's identity, which views share
+
+
+def _sized_by_values(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether a result's size depends on values. Indexing carries the tag for its masks; with integers its size is fixed."""
+    return _selects_by_mask(func, args) or (torch.Tag.dynamic_output_shape in func.tags and func is not aten.index.Tensor)
 
 
 def _selects_by_mask(func: OpOverload, args: tuple[Any, ...]) -> bool:
