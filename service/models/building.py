@@ -27,6 +27,11 @@ class FreeDim:
     min: int = 1
     max: int | None = None
 
+    def within(self, other: FreeDim) -> FreeDim:
+        """The sizes that both allow."""
+        maxima = [limit for limit in (self.max, other.max) if limit is not None]
+        return FreeDim(self.name, max(self.min, other.min), min(maxima, default=None))
+
 
 @dataclass(frozen=True, slots=True)
 class KnownInput:
@@ -65,7 +70,18 @@ def build_axes(config: ModelConfig, inputs: Sequence[InputSpec], known: Mapping[
             raise place.at(f"axes.{name}").error("no input has this axis")
     if "axis" in config.batching.model_fields_set and config.batching.axis not in names:
         raise place.at("batching.axis").error(f"no input has the axis {config.batching.axis}")
-    return tuple(_axis(name, config, inputs, _limit(name, inputs, known), place.at(f"axes.{name}")) for name in names)
+    limits = axis_limits(inputs, known)
+    return tuple(_axis(name, config, inputs, limits[name].max, place.at(f"axes.{name}")) for name in names)
+
+
+def axis_limits(inputs: Sequence[InputSpec], known: Mapping[str, KnownInput]) -> dict[str, FreeDim]:
+    """The sizes that the source allows for each axis of the inputs."""
+    limits = {part: FreeDim(part) for spec in inputs for part in spec.shape if isinstance(part, str)}
+    for spec in inputs:
+        for ours, theirs in zip(spec.shape, known[spec.name].shape if spec.name in known else (), strict=False):
+            if isinstance(ours, str) and isinstance(theirs, FreeDim):
+                limits[ours] = limits[ours].within(theirs)
+    return limits
 
 
 def build_outputs(config: ModelConfig, axes: Sequence[AxisSpec], place: Place) -> tuple[OutputSpec, ...]:
@@ -234,18 +250,6 @@ def _fill_axis(spec: InputSpec, axes: Sequence[str], config: ModelConfig, at: Pl
     if len(candidates) != 1:
         raise at.at("fill_axis").error(f"must say which axis: {', '.join(candidates) or 'this input has none'}")
     return candidates[0]
-
-
-def _limit(name: str, inputs: Sequence[InputSpec], known: Mapping[str, KnownInput]) -> int | None:
-    """The largest size that the source allows for an axis, or None."""
-    found = [
-        theirs.max
-        for spec in inputs
-        if spec.name in known
-        for ours, theirs in zip(spec.shape, known[spec.name].shape, strict=True)
-        if ours == name and isinstance(theirs, FreeDim) and theirs.max is not None
-    ]
-    return min(found, default=None)
 
 
 def _axis(name: str, config: ModelConfig, inputs: Sequence[InputSpec], limit: int | None, at: Place) -> AxisSpec:

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from cachepolicy.keys import digest
 from service.config import ModelConfig
-from service.models.building import build_axes, build_inputs, build_outputs, build_spec, build_state, build_variants
+from service.models.building import axis_limits, build_axes, build_inputs, build_outputs, build_spec, build_state, build_variants
 from service.models.examples import examples_from_file
 from service.models.loaded import ExampleInputs, LoadedModel
 from service.models.place import Place
@@ -39,6 +39,7 @@ def load_model(
     known = source.known or (known_from_examples(examples, config.batching.axis, _batches(config, source), place) if examples else {})
     inputs = build_inputs(config, known, place)
     axes = build_axes(config, inputs, known, place)
+    minima = {name: limit.min for name, limit in axis_limits(inputs, known).items()} | source.minima
     declared = build_outputs(config, axes, place)
     variants = build_variants(config, inputs, place)
     first_variant = tuple((name, values[0]) for name, values in variants)
@@ -46,7 +47,7 @@ def load_model(
     trial = source.make(device)
     before = layout(trial)
     state = build_state(config, inputs, {name: tuple(buffer.shape) for name, buffer in trial.named_buffers()}, place)
-    runs = probes(inputs, axes, state, batch_axis=config.batching.axis, min_batch=source.min_batch, examples=examples, place=place)
+    runs = probes(inputs, axes, state, batch_axis=config.batching.axis, minima=minima, examples=examples, place=place)
     results = [run(trial, probe, first_variant, device, place) for probe in runs]
     outputs = declared or infer_outputs([probe.sizes for probe in runs], results, place)
     spec = build_spec(config, place, inputs=inputs, axes=axes, outputs=outputs, variants=variants, state=state)
@@ -116,7 +117,8 @@ def _instance(
 
 def _batches(config: ModelConfig, source: Source) -> tuple[int, int]:
     axis = config.axes.get(config.batching.axis)
-    return batch_sizes((axis.max if axis else None) or source.min_batch + 2, source.min_batch)
+    least = source.minima.get(config.batching.axis, 1)
+    return batch_sizes((axis.max if axis else None) or least + 2, least)
 
 
 def _examples(config: ModelConfig, source: Source, base_dir: Path, place: Place) -> ExampleInputs | None:

@@ -49,31 +49,34 @@ def probes(
     state: Sequence[StateSpec],
     *,
     batch_axis: str,
-    min_batch: int,
+    minima: Mapping[str, int],
     examples: ExampleInputs | None,
     place: Place,
 ) -> list[Probe]:
     """Four runs at two shapes, so that sizes which follow an axis can be told from those which follow the values."""
     maxima = {axis.name: axis.max for axis in axes}
     if examples is not None:
-        small, large = batch_sizes(maxima.get(batch_axis, 3), min_batch)
+        small, large = batch_sizes(maxima.get(batch_axis, 3), minima.get(batch_axis, 1))
         with place.blamed("example_inputs"):
             found = [dict(examples(batch, seed)) for seed, batch in enumerate((small, large, small, large))]
         return [_measured(inputs, tensors, place) for tensors in found]
     shapes: list[Shape] = [{}, {}]
     for number, (name, maximum) in enumerate(maxima.items()):
-        wanted = (
-            batch_sizes(maximum, min_batch) if name == batch_axis else (min(3 + number, maximum - 1) or 1, min(6 + 2 * number, maximum))
-        )
+        # Another difference for each axis, so that they can be told apart.
+        wanted = batch_sizes(maximum, minima[name]) if name == batch_axis else _sizes(maximum, minima[name], 3 + number, 3 + number)
         for shape, size in zip(shapes, wanted, strict=True):
             shape[name] = size
     return [Probe(made_up(inputs, state, shapes[seed % 2], seed), shapes[seed % 2]) for seed in range(4)]
 
 
-def batch_sizes(maximum: int, min_batch: int) -> tuple[int, int]:
-    """Two different batch sizes where the maximum allows it."""
-    small = min(max(2, min_batch), max(maximum - 1, 1))
-    return small, min(small + 1, maximum)
+def batch_sizes(maximum: int, minimum: int) -> tuple[int, int]:
+    """Two different batch sizes where the limits allow it."""
+    return _sizes(maximum, minimum, 2, 1)
+
+
+def _sizes(maximum: int, minimum: int, small: int, step: int) -> tuple[int, int]:
+    small = max(minimum, min(small, maximum - step), 1)
+    return small, min(small + step, maximum)
 
 
 def run(module: nn.Module, probe: Probe, variant: Variant, device: torch.device, place: Place) -> object:

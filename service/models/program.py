@@ -29,7 +29,6 @@ class Program:
     make: Callable[[torch.device], nn.Module]
     digest: str
     known: Mapping[str, KnownInput]
-    min_batch: int
 
 
 class ByName(nn.Module):
@@ -61,14 +60,13 @@ def open_program(path: Path, batch_axis: str, place: Place) -> Program:
     names = list(known)[: positional.num_children]
     if any(arguments.num_leaves != arguments.num_children for arguments in (positional, keywords)):
         raise place.error("takes nested arguments; only plain tensors can be served")
-    least = max((part.min for entry in known.values() for part in entry.shape if isinstance(part, FreeDim)), default=1)
 
     def make(device: torch.device) -> nn.Module:
         with place.blamed(f"moving {path.name} to {device}"):
             fresh = torch.export.load(path)  # modules of one program share its buffers, so each instance has a program of its own
             return ByName(move_to_device_pass(fresh, device).module(), names)
 
-    return Program(make, digest, known, least)
+    return Program(make, digest, known)
 
 
 def _known(exported: ExportedProgram, batch_axis: str, place: Place) -> dict[str, KnownInput]:

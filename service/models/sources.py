@@ -35,7 +35,7 @@ class Source:
     make: Callable[[torch.device], nn.Module]
     code: frozenset[str]
     examples: ExampleInputs | None = None
-    min_batch: int = 1
+    minima: Mapping[str, int] = field(default_factory=dict)  # of axes that the source does not show in `known`
     known: Mapping[str, KnownInput] = field(default_factory=dict)
 
 
@@ -43,7 +43,7 @@ def open_source(config: ModelConfig, allowed: Sequence[str], base_dir: Path, pla
     """Find and import a model's code. Raises ConfigError."""
     if config.program:
         program = open_program(base_dir / config.program, config.batching.axis, place.at("program"))
-        return Source(program.make, frozenset({program.digest}), min_batch=program.min_batch, known=program.known)
+        return Source(program.make, frozenset({program.digest}), known=program.known)
     at = place.at("factory")
     if config.factory.startswith(FILE):
         return _file(config, allowed_file(config.factory, allowed, base_dir, at), at)
@@ -80,7 +80,9 @@ def _file(config: ModelConfig, path: Path, at: Place) -> Source:
     min_batch = getattr(module, "MIN_BATCH", 1)
     if not isinstance(min_batch, int) or min_batch < 1:
         raise at.error(f"{path.name}: MIN_BATCH must be a positive integer")
-    return Source(_caller(make, config, at), frozenset({digest}), examples if callable(examples) else None, min_batch)
+    return Source(
+        _caller(make, config, at), frozenset({digest}), examples if callable(examples) else None, {config.batching.axis: min_batch}
+    )
 
 
 def _run_file(path: Path, at: Place) -> tuple[ModuleType, str]:
