@@ -39,7 +39,7 @@ def load_model(
     known = source.known or (known_from_examples(examples, config.batching.axis, _batches(config, source), place) if examples else {})
     inputs = build_inputs(config, known, place)
     axes = build_axes(config, inputs, known, place)
-    minima = {name: limit.min for name, limit in axis_limits(inputs, known).items()} | source.minima
+    minima = {name: limit.min for name, limit in axis_limits(inputs, known).items()} | dict(source.minima)
     declared = build_outputs(config, axes, place)
     variants = build_variants(config, inputs, place)
     first_variant = tuple((name, values[0]) for name, values in variants)
