@@ -113,7 +113,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _refuse(RefusalReason.SYNC, func)
 
     def _judge_random(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        declared = func._schema.arguments
+        given = {argument.name: argument.default_value for argument in declared}
+        given |= {argument.name: value for argument, value in zip(declared, args, strict=False)} | kwargs
         if any(given.get(name) == 0 for name in _DETERMINISTIC_AT_ZERO) or any(given.get(name) is False for name in _TRAINING_FLAGS):
             return
         _refuse(RefusalReason.NONDETERMINISTIC if given.get("generator") is None else RefusalReason.RNG, func)
