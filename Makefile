@@ -34,7 +34,7 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	@echo "setup: done; the command is $(VENV)/bin/graphcache"
 
 run: $(STAMP) ## start the worker with demo models, drive a trace at it, stay up until Ctrl-C (SECONDS=60: end by itself)
-	@$(VENV)/bin/graphcache demo $(if $(SECONDS),--seconds $(SECONDS))
+	@$(VENV)/bin/graphcache demo $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 test: $(READY) ## run every test that needs no GPU
 	@$(PYTHON) -m pytest -m 'not gpu' $(ARGS)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 import numpy as np
@@ -18,8 +18,10 @@ from service.cli.traffic.tally import ModelTally
 from service.cli.traffic.trace import Arrival, p95
 from service.errors import ConfigError
 from service.pb.graphcache.v1.replay_pb2 import DescribeModelResponse, ReplayRequest, TensorDescription
-from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceAsyncStub
 from service.tensors import Datatype
+
+if TYPE_CHECKING:
+    from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceAsyncStub  # exists in the stub file only
 
 IN_FLIGHT = 256
 PAUSE_AFTER_ERROR_S = 0.1  # a decoding loop has nothing else to slow it down

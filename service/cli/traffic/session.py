@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import grpc
 from rich.console import Console
@@ -15,7 +16,10 @@ from service.cli.traffic.tally import ModelTally
 from service.cli.traffic.trace import Arrival
 from service.cli.traffic.view import REFRESHES_PER_S, View
 from service.pb.graphcache.v1.replay_pb2 import DescribeModelRequest
-from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceAsyncStub, ReplayServiceStub
+from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceStub
+
+if TYPE_CHECKING:
+    from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceAsyncStub  # exists in the stub file only
 
 
 async def drive(
