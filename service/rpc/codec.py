@@ -48,7 +48,7 @@ def host_tensor(name: str, datatype: str, shape: Iterable[int], data: Buffer) ->
     known, sizes = _declared(name, datatype, shape)
     expected = _elements(name, sizes) * known.itemsize
     if len(data) != expected:
-        raise BadInput(name, f"has {len(data)} bytes, shape {list(sizes)} and datatype {known} need {expected}")
+        raise BadInput(name, f"has {len(data)} bytes, shape {_show(sizes)} and datatype {known} need {expected}")
     return HostTensor(known, sizes, data)
 
 
@@ -61,7 +61,7 @@ def typed_tensor(name: str, datatype: str, shape: Iterable[int], contents: grpc_
     values = getattr(contents, field)
     expected = _elements(name, sizes)
     if len(values) != expected:
-        raise BadInput(name, f"has {len(values)} values in {field}, shape {list(sizes)} needs {expected}")
+        raise BadInput(name, f"has {len(values)} values in {field}, shape {_show(sizes)} needs {expected}")
     wide = np.fromiter(values, dtype=_WIDEST[known.numpy.kind], count=expected)
     array = wide.astype(known.numpy)
     if known.numpy.kind in "iu" and (array != wide).any():
@@ -119,5 +119,9 @@ def _elements(name: str, sizes: tuple[int, ...]) -> int:
             raise BadInput(name, f"size {size} of dimension {position} is negative")
         count *= size
         if count > MAX_ELEMENTS:
-            raise BadInput(name, f"shape {list(sizes[:8])} overflows")
+            raise BadInput(name, f"shape {_show(sizes)} overflows")
     return count
+
+
+def _show(sizes: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, sizes[:8]))}{', …' if len(sizes) > 8 else ''}]"
