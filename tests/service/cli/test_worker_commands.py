@@ -1,0 +1,149 @@
+"""The commands against a real worker with the demo models. Tests share it, so each keeps to shapes of its own."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.service.cli.conftest import Terminal
+
+INFER_KEYS = {
+    "model",
+    "path",
+    "reason",
+    "detail",
+    "bucket",
+    "padding_ratio",
+    "batch_rows",
+    "parts",
+    "queue_ms",
+    "execute_ms",
+    "total_ms",
+    "key",
+    "outputs",
+}
+GRAPH_KEYS = {"model", "variant", "bucket", "state", "hits", "saved_s", "bytes", "arena", "last_used_s", "pinned", "reason"}
+EXPLAIN_KEYS = {"model", "path", "reason", "detail", "bucket", "padding_ratio", "predicted_ms", "hint"}
+
+
+def test_a_repeated_request_turns_from_eager_to_replay_as_explained(terminal: Terminal) -> None:
+    """Each answer is what `explain` said right before; padding and bucket come with it."""
+    sizes = ("batch=3", "seq=17")
+    first = terminal.infer("infer", "encoder", "--random", *sizes, "--json").json
+    assert set(first) >= INFER_KEYS
+    assert first["path"] == "eager"
+    assert first["reason"] in ("not_captured", "capture_pending")
+    assert first["outputs"] == {"embedding": {"datatype": "FP32", "shape": [3, 256]}}
+    while True:
+        told = terminal.admin("explain", "encoder", *sizes, "--json").json
+        assert set(told) >= EXPLAIN_KEYS
+        served = terminal.infer("infer", "encoder", "--random", *sizes, "--json").json
+        if told["path"] == "replay":
+            break
+        time.sleep(0.05)
+    assert served["path"] == "replay"
+    assert served["reason"] is None
+    assert served["bucket"] == {"batch": 4, "seq": 32} == told["bucket"]
+    assert served["padding_ratio"] == pytest.approx(4 * 32 / (3 * 17) - 1) == pytest.approx(told["padding_ratio"])
+    assert served["total_ms"] >= served["execute_ms"] > 0
+    assert served["key"]
+
+
+def test_infer_tells_people_the_same(terminal: Terminal) -> None:
+    """Path, reason, bucket and shapes in words."""
+    told = terminal.infer("infer", "mlp", "--random", "batch=61").out
+    assert told.startswith("mlp:1 served by ")
+    assert "y: FP32 [61, 256]" in told
+
+
+def test_arrays_go_in_and_come_out_as_files(terminal: Terminal, tmp_path: Path) -> None:
+    """--npz sends named arrays, --out keeps the outputs: rows answer alike in any batch."""
+    x = np.random.default_rng(5).standard_normal((5, 256), np.float32)
+    results = []
+    for rows in (x, x[2:3]):
+        np.savez(tmp_path / "in.npz", x=rows)
+        answer = terminal.infer("infer", "mlp", "--npz", str(tmp_path / "in.npz"), "--out", str(tmp_path / "out.npz"))
+        assert answer.code == 0
+        results.append(np.load(tmp_path / "out.npz")["y"])
+    assert results[0].shape == (5, 256)
+    np.testing.assert_allclose(results[1][0], results[0][2], rtol=1e-4, atol=1e-5)
+
+
+def test_warm_pin_and_evict_act_on_one_bucket(terminal: Terminal) -> None:
+    """What they did is in the list of graphs; a pinned graph stays."""
+    bucket = ("chain32", "batch=2")
+    warmed = terminal.admin("warm", *bucket, "--force", "--json").json
+    assert set(warmed) >= GRAPH_KEYS
+    assert (warmed["state"], warmed["bucket"]) == ("serving", {"batch": 2})
+    assert terminal.admin("pin", *bucket, "--json").json["pinned"]
+    assert terminal.admin("evict", *bucket, "--json").json == {"evicted": 0}
+    listed = terminal.admin("graphs", "chain32", "--json").json
+    assert [(graph["bucket"], graph["pinned"]) for graph in listed] == [({"batch": 2}, True)]
+    assert not terminal.admin("unpin", *bucket, "--json").json["pinned"]
+    assert "evicted 1 graph\n" in terminal.admin("evict", *bucket).out
+    served = terminal.infer("infer", "chain32", "--random", "batch=2", "--json").json
+    assert (served["path"], served["reason"]) == ("eager", "evicted")
+
+
+def test_graphs_prints_a_line_for_each(terminal: Terminal) -> None:
+    """Model, bucket and state in a table that is not wrapped."""
+    terminal.admin("warm", "chain32", "batch=1", "--force")
+    lines = terminal.admin("graphs", "chain32").out.splitlines()
+    assert lines[0].split()[:4] == ["model", "variant", "bucket", "state"]
+    assert any("chain32:1" in line and "batch=1" in line and "serving" in line for line in lines[1:])
+
+
+def test_a_mode_holds_until_it_is_changed_or_expires(terminal: Terminal) -> None:
+    """Switched off, requests say `disabled`; `--for` gives it an end; an unknown mode is named."""
+    state = terminal.admin("mode", "adapters", "none", "--for", "10m", "--json").json
+    assert (state["mode"], state["origin"]) == ("none", "rpc")
+    assert state["until"] - state["since"] == pytest.approx(600, abs=1)
+    assert terminal.infer("infer", "adapters", "--random", "batch=1", "--json").json["reason"] == "disabled"
+    assert terminal.admin("mode", "adapters", "auto").out == "adapters: mode auto\n"
+    assert terminal.infer("infer", "adapters", "--random", "batch=1", "--json").json["reason"] != "disabled"
+    answer = terminal.admin("mode", "adapters", "piecewise")
+    assert answer.code == 1
+    assert "piecewise" in answer.err
+
+
+def test_a_variant_is_chosen_by_parameter(terminal: Terminal, tmp_path: Path) -> None:
+    """Two adapters answer differently; one that does not exist is refused by name."""
+    outputs = []
+    for adapter in ("base", "legal"):
+        path = tmp_path / f"{adapter}.npz"
+        terminal.infer("infer", "adapters", "--random", "batch=1", "--param", f"adapter={adapter}", "--out", str(path))
+        outputs.append(np.load(path)["y"])
+    assert not np.array_equal(*outputs)
+    answer = terminal.infer("infer", "adapters", "--random", "batch=1", "--param", "adapter=poetry")
+    assert answer.code == 1
+    assert "INVALID_ARGUMENT" in answer.err
+    assert "poetry" in answer.err
+
+
+def test_a_deadline_that_has_passed_is_an_error(terminal: Terminal) -> None:
+    """Exit code 1 and the status in one line."""
+    answer = terminal.infer("infer", "mlp", "--random", "batch=1", "--deadline", "1us")
+    assert answer.code == 1
+    assert "DEADLINE_EXCEEDED" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_an_unknown_model_is_an_error(terminal: Terminal) -> None:
+    """Exit code 1 and its name, on both ports."""
+    for answer in (
+        terminal.infer("infer", "nosuch", "--random", "batch=1"),
+        terminal.admin("explain", "nosuch", "batch=1"),
+        terminal.admin("warm", "nosuch", "batch=1"),
+    ):
+        assert answer.code == 1
+        assert "NOT_FOUND" in answer.err
+        assert "nosuch" in answer.err
+
+
+def test_a_budget_is_resized_live(terminal: Terminal) -> None:
+    """The worker answers with the budget in force."""
+    assert terminal.admin("budget", "300MiB", "--json").json["budget_bytes"] == 300 << 20
+    assert terminal.admin("budget", "512MiB").out.startswith("budget 512 MiB, used ")
