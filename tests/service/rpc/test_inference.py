@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from time import monotonic
+from typing import Any
 
 import grpc
 import numpy as np
@@ -111,7 +112,8 @@ async def test_overload_tells_when_to_come_back(node: Node) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await node.inference.ModelInfer(request())
     assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert ("grpc-retry-pushback-ms", "250") in [tuple(pair) for pair in failed.value.trailing_metadata()]
+    trailers: Any = failed.value.trailing_metadata()
+    assert ("grpc-retry-pushback-ms", "250") in list(trailers)
 
 
 async def test_cancelling_the_call_cancels_the_request(node: Node) -> None:
