@@ -10,23 +10,9 @@ import pytest
 
 from tests.service.cli.conftest import Terminal
 
-INFER_KEYS = {
-    "model",
-    "path",
-    "reason",
-    "detail",
-    "bucket",
-    "padding_ratio",
-    "batch_rows",
-    "parts",
-    "queue_ms",
-    "execute_ms",
-    "total_ms",
-    "key",
-    "outputs",
-}
-GRAPH_KEYS = {"model", "variant", "bucket", "state", "hits", "saved_s", "bytes", "arena", "last_used_s", "pinned", "reason"}
-EXPLAIN_KEYS = {"model", "path", "reason", "detail", "bucket", "padding_ratio", "predicted_ms", "hint"}
+INFER_KEYS = set("model path reason detail bucket padding_ratio batch_rows parts queue_ms execute_ms total_ms key outputs".split())
+GRAPH_KEYS = set("model variant bucket state hits saved_s bytes arena last_used_s pinned reason".split())
+EXPLAIN_KEYS = set("model path reason detail bucket padding_ratio predicted_ms hint".split())
 
 
 def test_a_repeated_request_turns_from_eager_to_replay_as_explained(terminal: Terminal) -> None:
