@@ -53,6 +53,12 @@ def _address(value: str) -> str:
     return value
 
 
+def _present(value: str) -> str:
+    if not value:
+        raise ValueError("can't be empty")
+    return value
+
+
 def _device(value: str) -> str:
     if not _DEVICE.fullmatch(value):
         raise ValueError(f"must be auto, cpu or cuda:N, not {value!r}")
@@ -127,7 +133,7 @@ class WorkerConfig(Section):
     """The process: its addresses, device and limits. Durations are seconds; an empty address is off."""
 
     name: Text = ""
-    listen: Annotated[Address, Field(min_length=1)] = "127.0.0.1:8001"
+    listen: Annotated[Address, AfterValidator(_present)] = "127.0.0.1:8001"
     admin_listen: Address = "127.0.0.1:8002"
     metrics_listen: Address = "127.0.0.1:8003"
     probe_listen: Address = "127.0.0.1:8004"
@@ -375,5 +381,5 @@ def _line(place: str, problem: ErrorDetails) -> str:
         case "tuple_type":
             text = f"must be a list, not {problem['input']!r}"
         case _:
-            text = f"{problem['msg'].replace('Input should', 'must').replace('Keys should', 'keys must')}, not {problem['input']!r}"
+            text = f"{re.sub('^(Input|Value|Dictionary) should', 'must', problem['msg'])}, not {problem['input']!r}"
     return f"{path}: {text}"
