@@ -22,8 +22,9 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
 
 async def test_decode_steps_of_random_mixes_equal_eager_and_touch_no_foreign_slot(device: str) -> None:
     """200 steps over 64 slots at padded batches from 1 to 64: values equal eager's; no other slot's cache changes by a bit."""
-    rng = random.Random(1)
-    async with running(device, sets=["cache.capture.background=false"]) as node:
+    rng, context = random.Random(1), 64
+    sets = [f"models.3.args.context={context}", f"models.3.inputs.positions.range=[0, {context - 1}]"]
+    async with running(device, sets=["cache.capture.background=false", *sets]) as node:
         await warm_all(node, "decode")
         mine = served(node, "decode").loaded
         reference = node.admin.fresh(served(node, "decode"))
@@ -35,7 +36,7 @@ async def test_decode_steps_of_random_mixes_equal_eager_and_touch_no_foreign_slo
             inputs = {
                 "tokens": torch.tensor([rng.randrange(4096) for _ in slots]),
                 "slots": torch.tensor(slots),
-                "positions": torch.tensor([position[slot] % 256 for slot in slots]),
+                "positions": torch.tensor([position[slot] % context for slot in slots]),
             }
             before = {name: buffer.clone() for name, buffer in mine.state.items()}
             reply = await ask(node, "decode", inputs)
