@@ -46,7 +46,8 @@ def load_model(
 
     trial = source.make(device)
     before = layout(trial)
-    state = build_state(config, inputs, {name: tuple(buffer.shape) for name, buffer in trial.named_buffers()}, place)
+    buffers = {name: tuple(buffer.shape) for name, buffer in trial.named_buffers() if not is_lazy(buffer)}
+    state = build_state(config, inputs, buffers, place)
     runs = probes(inputs, axes, state, batch_axis=config.batching.axis, minima=minima, examples=examples, place=place)
     results = [run(trial, probe, first_variant, device, place) for probe in runs]
     outputs = declared or infer_outputs([probe.sizes for probe in runs], results, place)
@@ -63,37 +64,15 @@ def load_model(
     module = _instance(config, source, device, base_dir, place, first_run=(runs[0], first_variant) if grows else None)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()  # lanes have streams of their own, which do not wait for this one
-    buffers = dict(module.named_buffers())
     return LoadedModel(
         spec=spec,
         module=module,
         device=device,
         program=digest([code, config.args, after]),
         weights=f"{config.name}:{config.version}@{generation}",
-        state={entry.buffer: buffers[entry.buffer] for entry in state},
+        state={entry.buffer: module.get_buffer(entry.buffer) for entry in state},
         examples=_requested(examples, spec) if examples else None,
     )
-
-
-def reload_model(
-    previous: ModelSpec,
-    config: ModelConfig,
-    *,
-    weights: str = "",
-    device: torch.device,
-    allowed: Sequence[str],
-    generation: int,
-    base_dir: Path,
-    index: int | None = None,
-) -> LoadedModel:
-    """Load a model anew, from another weights file where one is named. Raises ConfigError, also where its spec would change."""
-    if weights:
-        config = config.model_copy(update={"weights": weights})
-    loaded = load_model(config, device=device, allowed=allowed, generation=generation, base_dir=base_dir, index=index)
-    if loaded.spec != previous:
-        place = Place.of_model(config.name, index)
-        raise place.error("inputs, outputs, axes or state would change; unload the model and load it again")
-    return loaded
 
 
 def layout(module: nn.Module) -> Layout:
