@@ -56,8 +56,8 @@ format: $(STAMP) ## format the code and apply the linter's safe fixes
 proto: $(STAMP) ## generate service/pb from proto/
 	@$(VENV)/bin/python proto/generate.py
 
-bench: $(READY) ## measure this device through the worker (what is claimed about speed)
-	@$(PYTHON) -m benchmarks $(ARGS)
+bench: $(READY) ## replay against eager through the worker, on this device
+	@$(PYTHON) -m benchmarks.served $(ARGS)
 
 bench-grpc: $(STAMP) ## measure grpcio versions against each other, each in an environment of its own
 	@$(VENV)/bin/python benchmarks/grpc_versions.py $(ARGS)

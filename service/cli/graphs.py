@@ -50,7 +50,8 @@ def explain(target: Target, admin_address: str, as_json: bool) -> None:
     for label, value in (
         ("reason", told["reason"]),
         ("detail", told["detail"]),
-        ("bucket", told["bucket"] and f"{printing.sizes(told['bucket'])}, padding {printing.percent(told['padding_ratio'])}"),
+        ("bucket", told["bucket"] and printing.sizes(told["bucket"])),
+        ("padding", told["path"] == "replay" and printing.percent(told["padding_ratio"])),
         ("predicted", told["predicted_ms"] is not None and printing.milliseconds(told["predicted_ms"] / 1e3)),
         ("mode", f"{told['mode']['mode']}, by {told['mode']['origin']}"),
         ("hint", told["hint"]),

@@ -73,7 +73,8 @@ def _print(result: words.Words) -> None:
     why = f" ({result['reason']}{': ' + result['detail'] if result['detail'] else ''})" if result["reason"] else ""
     click.echo(f"{result['model']}:{result['version']} served by {result['path']}{why}")
     if result["bucket"]:
-        click.echo(f"  bucket {printing.sizes(result['bucket'])}, padding {printing.percent(result['padding_ratio'])}")
+        padding = f", padding {printing.percent(result['padding_ratio'])}" if result["path"] == "replay" else ""
+        click.echo(f"  bucket {printing.sizes(result['bucket'])}{padding}")
     click.echo(f"  rows in the batch {result['batch_rows']}, parts {result['parts']}")
     times = [printing.milliseconds(result[key] / 1e3) for key in ("queue_ms", "execute_ms", "total_ms")]
     click.echo(f"  waited {times[0]}, executed {times[1]}, round trip {times[2]}")

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from time import perf_counter as now  # the loop's own clock may tick in whole milliseconds
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
@@ -61,7 +62,6 @@ class OpenLoop:
 
     async def run(self, arrivals: Sequence[Arrival], end_s: float) -> None:
         """Returns when all that was sent is answered."""
-        now = asyncio.get_running_loop().time
         start = now()
         async with asyncio.TaskGroup() as calls:
             for arrival in takewhile(lambda arrival: arrival.at_s < end_s, arrivals):
@@ -80,7 +80,7 @@ class OpenLoop:
             self.tally.failed(error)
         else:
             rows = sizes.get(self._model.batch_axis, 1)
-            self.tally.served(reply.outcome, rows, asyncio.get_running_loop().time() - due)
+            self.tally.served(reply.outcome, rows, now() - due)
         finally:
             self._places.release()
 
@@ -144,7 +144,6 @@ class DecodingLoop:
 
     async def run(self, arrivals: Sequence[Arrival], end_s: float) -> None:
         """Steps until every sequence has ended; those that live at `end_s` are left."""
-        now = asyncio.get_running_loop().time
         start = now()
         ahead = deque(arrivals)
         waiting: deque[Arrival] = deque()
@@ -175,7 +174,7 @@ class DecodingLoop:
         request = ReplayRequest(
             model=self._model.model, version=self._model.version, inputs=requests.to_wire(inputs), outputs=[self._next.name]
         )
-        started = asyncio.get_running_loop().time()
+        started = now()
         try:
             reply = await self._worker.Replay(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -183,7 +182,7 @@ class DecodingLoop:
             self._live.extendleft(reversed(rows))  # the step is tried again
             await asyncio.sleep(PAUSE_AFTER_ERROR_S)
             return
-        self.tally.served(reply.outcome, len(rows), asyncio.get_running_loop().time() - started)
+        self.tally.served(reply.outcome, len(rows), now() - started)
         answer = requests.to_array(requests.from_wire(reply.outputs)[self._next.name])
         tokens = answer if answer.ndim == 1 else answer.argmax(axis=-1)
         for row, token in zip(rows, tokens.tolist(), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import grpc
@@ -50,8 +51,7 @@ async def drive(
         end_s = float("inf") if seconds is None else seconds
         running = {asyncio.create_task(driver.run(arrivals, end_s)) for driver in drivers}
         stopping = asyncio.create_task(stop.wait())
-        now = asyncio.get_running_loop().time
-        start = now()
+        start = monotonic()
         try:
             with View(console, tallies, total_s) as view:
                 while running and not stop.is_set():
@@ -59,7 +59,7 @@ async def drive(
                     for task in done & running:
                         task.result()
                     running -= done
-                    view.update(now() - start)
+                    view.update(monotonic() - start)
         finally:
             for task in (*running, stopping):
                 task.cancel()

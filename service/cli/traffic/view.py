@@ -46,7 +46,8 @@ class View:
         self._elapsed_s = elapsed_s
         if not self._console.is_terminal and elapsed_s - self._last_line_s >= LINE_EVERY_S:
             self._last_line_s = elapsed_s
-            self._console.print(f"{elapsed_s:.0f} of {self._total_s:.0f} s: " + "; ".join(_line(tally) for tally in self._tallies))
+            told = "; ".join(_line(tally) for tally in self._tallies)
+            self._console.print(f"{elapsed_s:.0f} of {self._total_s:.0f} s: {told}", soft_wrap=True)
 
     def _render(self) -> Group:
         done = Text(f" {min(self._elapsed_s, self._total_s):.0f} of {self._total_s:.0f} s")
