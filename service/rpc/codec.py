@@ -6,7 +6,7 @@ takes is checked later, by its spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from time import monotonic
 from typing import Any, TypeVar
@@ -43,7 +43,7 @@ _TYPED_FIELDS = {
 _WIDEST = {"b": np.dtype(np.bool_), "i": np.dtype(np.int64), "u": np.dtype(np.uint64), "f": np.dtype(np.float64)}  # by numpy's kind
 
 
-def host_tensor(name: str, datatype: str, shape: Iterable[int], data: Buffer) -> HostTensor:
+def host_tensor(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> HostTensor:
     """A tensor over the bytes as they came, not copied. Raises BadInput where bytes, shape and datatype don't agree."""
     known, sizes = _declared(name, datatype, shape)
     expected = _elements(name, sizes) * known.itemsize
@@ -52,7 +52,7 @@ def host_tensor(name: str, datatype: str, shape: Iterable[int], data: Buffer) ->
     return HostTensor(known, sizes, data)
 
 
-def typed_tensor(name: str, datatype: str, shape: Iterable[int], contents: grpc_service_pb2.InferTensorContents) -> HostTensor:
+def typed_tensor(name: str, datatype: str, shape: Sequence[int], contents: grpc_service_pb2.InferTensorContents) -> HostTensor:
     """A tensor from the protocol's typed contents: copied, value by value. Raises BadInput."""
     known, sizes = _declared(name, datatype, shape)
     field = _TYPED_FIELDS.get(known)
@@ -105,7 +105,7 @@ def wire_enum(names: Iterable[Name], wire: EnumTypeWrapper, prefix: str) -> dict
     return {name: wire.Value(f"{prefix}_{name.name}") for name in names}
 
 
-def _declared(name: str, datatype: str, shape: Iterable[int]) -> tuple[Datatype, tuple[int, ...]]:
+def _declared(name: str, datatype: str, shape: Sequence[int]) -> tuple[Datatype, tuple[int, ...]]:
     known = _DATATYPES.get(datatype)
     if known is None:
         raise BadInput(name, f"datatype {datatype!r} is not supported; it is one of {', '.join(_DATATYPES)}")

@@ -144,7 +144,7 @@ def infer_request(message: pb.ModelInferRequest, time_remaining: float | None) -
         inputs=_inputs(message),
         version=message.model_version,
         parameters=parameters,
-        outputs=tuple(_output_name(output) for output in message.outputs),
+        outputs=tuple([_output_name(output) for output in message.outputs]) if message.outputs else (),
         request_id=message.id,
         deadline=deadline_of(time_remaining, _timeout_us(parameters)),
     )
@@ -189,33 +189,32 @@ def model_config(spec: ModelSpec) -> config_pb.ModelConfig:
 
 def _inputs(message: pb.ModelInferRequest) -> dict[str, HostTensor]:
     inputs: dict[str, HostTensor] = {}
-    raw = message.raw_input_contents
+    raw, tensors = message.raw_input_contents[:], message.inputs[:]  # lists: iterating over what protobuf gives costs far more
+    for tensor in tensors:
+        if tensor.parameters:
+            _refuse_unsupported(f"input {tensor.name!r}", tensor.parameters)
     if not raw:
-        for tensor in message.inputs:
-            _refuse_unsupported(tensor.name, "input", tensor.parameters)
-            add_input(inputs, tensor.name, typed_tensor(tensor.name, tensor.datatype, tensor.shape, tensor.contents))
+        for tensor in tensors:
+            add_input(inputs, tensor.name, typed_tensor(tensor.name, tensor.datatype, tensor.shape[:], tensor.contents))
         return inputs
-    for tensor in message.inputs:
-        _refuse_unsupported(tensor.name, "input", tensor.parameters)
-    if len(raw) != len(message.inputs):
-        names = ", ".join(repr(tensor.name) for tensor in message.inputs)
-        raise BadInput("", f"raw_input_contents has {len(raw)} elements for {len(message.inputs)} inputs ({names})")
-    for tensor, data in zip(message.inputs, raw, strict=True):
+    if len(raw) != len(tensors):
+        names = ", ".join(repr(tensor.name) for tensor in tensors)
+        raise BadInput("", f"raw_input_contents has {len(raw)} elements for {len(tensors)} inputs ({names})")
+    for tensor, data in zip(tensors, raw, strict=True):
         if tensor.HasField("contents"):
             raise BadInput(tensor.name, "has contents although the request has raw_input_contents")
-        add_input(inputs, tensor.name, host_tensor(tensor.name, tensor.datatype, tensor.shape, data))
+        add_input(inputs, tensor.name, host_tensor(tensor.name, tensor.datatype, tensor.shape[:], data))
     return inputs
 
 
 def _output_name(output: pb.ModelInferRequest.InferRequestedOutputTensor) -> str:
-    _refuse_unsupported(output.name, "output", output.parameters)
+    _refuse_unsupported(f"output {output.name!r}", output.parameters)
     return output.name
 
 
-def _refuse_unsupported(name: str, what: str, parameters: Mapping[str, pb.InferParameter]) -> None:
-    if parameters:
-        for parameter in _UNSUPPORTED.intersection(parameters):
-            raise BadInput("", f"{what} {name!r}: parameter {parameter!r} is not supported")
+def _refuse_unsupported(what: str, parameters: Mapping[str, pb.InferParameter]) -> None:
+    for parameter in _UNSUPPORTED.intersection(parameters):
+        raise BadInput("", f"{what}: parameter {parameter!r} is not supported")
 
 
 def _timeout_us(parameters: dict[str, Parameter]) -> float | None:
