@@ -104,6 +104,7 @@ class DecodeStep(nn.Module):
         cache = (sizes.slots, sizes.layers, sizes.kv_heads, sizes.context, sizes.head_width)
         self.register_buffer("keys", torch.zeros(cache, dtype=dtype), persistent=False)
         self.register_buffer("values", torch.zeros(cache, dtype=dtype), persistent=False)
+        self.eval()
 
     def forward(self, tokens: Tensor, slots: Tensor, positions: Tensor) -> dict[str, Tensor]:
         """All INT64 [batch] → `next_token` INT64 [batch] and, where asked for, `logits` FP32 [batch, vocabulary].

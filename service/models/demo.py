@@ -54,13 +54,13 @@ def decode(
     dtype: str = "float32",
     logits: bool = True,
     seed: int = 15,
-) -> nn.Module:
+) -> DecodeStep:
     """One Llama-shaped decode step over a KV cache of `slots + scratch` slots; see `DecodeStep`.
 
     Shaped as a model of a billion parameters: layers 16, width 2048, heads 32, kv_heads 8, hidden 8192, vocabulary 128256, bfloat16.
     """
     sizes = Sizes(layers, width, heads, kv_heads, hidden, vocabulary, context, slots + scratch)
-    return DecodeStep(sizes, torch.Generator().manual_seed(seed), _DTYPES[dtype], logits=logits).eval()
+    return DecodeStep(sizes, torch.Generator().manual_seed(seed), _DTYPES[dtype], logits=logits)
 
 
 class Mlp(nn.Module):

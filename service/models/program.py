@@ -58,7 +58,7 @@ def open_program(path: Path, batch_axis: str, place: Place) -> Program:
     known = _known(exported, batch_axis, place)
     positional, keywords = exported.call_spec.in_spec.children()
     names = list(known)[: positional.num_children]
-    if any(arguments.num_leaves != arguments.num_children for arguments in (positional, keywords)):
+    if not all(argument.is_leaf() for argument in (*positional.children(), *keywords.children())):
         raise place.error("takes nested arguments; only plain tensors can be served")
 
     def make(device: torch.device) -> nn.Module:
