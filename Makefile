@@ -16,7 +16,7 @@ READY  := $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(STAMP))
 ARGS   ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  \033[1m%-13s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## build .venv from the lock files; needs no root and runs again only when they change
 
