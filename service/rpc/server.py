@@ -22,7 +22,7 @@ SERVICES = (inference.SERVICE, replay.SERVICE, admin.SERVICE)  # what health che
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a connection: bytes of one message in either direction, and calls at a time."""
+    """Bounds of a connection: bytes of one request, and calls at a time. How large a reply may be is up to the client."""
 
     message: int = 64 << 20
     streams: int = 100
@@ -75,7 +75,7 @@ def _server(limits: Limits) -> grpc.aio.Server:
         options=(
             ("grpc.so_reuseport", 0),  # else a second worker would share the port in silence
             ("grpc.max_receive_message_length", limits.message),
-            ("grpc.max_send_message_length", limits.message),
+            ("grpc.max_send_message_length", -1),  # else a reply a few bytes larger than its request would end a whole stream
             ("grpc.max_concurrent_streams", limits.streams),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # routers ping idle connections; who pings faster is cut off

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc as triton  # type: ignore[import-not-found] # in the environment of the script only
 from google.protobuf import descriptor_pb2
-from tritonclient.grpc import model_config_pb2, service_pb2  # type: ignore[import-not-found]
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 
 def describe(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> dict[str, object]:

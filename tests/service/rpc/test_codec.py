@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.errors import BadInput
 from service.pb.graphcache.v1 import replay_pb2
@@ -64,6 +67,22 @@ def test_typed_value_outside_its_datatype_is_refused(datatype: str, field: str, 
     """Nothing wraps around."""
     with pytest.raises(BadInput, match=f"'x'.*{datatype}"):
         typed_tensor("x", datatype, [1], contents(field, [value]))
+
+
+@given(
+    st.sampled_from([str(datatype) for datatype in Datatype]) | st.text(max_size=5),
+    st.lists(st.integers(-3, 5) | st.integers(-(2**63), 2**63 - 1), max_size=5),
+    st.binary(max_size=64),
+)
+def test_whatever_is_claimed_a_tensor_agrees_with_its_bytes(datatype: str, shape: list[int], data: bytes) -> None:
+    """A tensor where all three agree, whose values can be read; BadInput with its name in every other case."""
+    agrees = datatype in set(map(str, Datatype)) and min(shape, default=0) >= 0 and prod(shape) * Datatype(datatype).itemsize == len(data)
+    if agrees and max(shape, default=0) < 2**40:
+        array = host_tensor("x", datatype, shape, data).array()
+        assert (array.shape, array.nbytes) == (tuple(shape), len(data))
+    elif not agrees:
+        with pytest.raises(BadInput, match="'x'"):
+            host_tensor("x", datatype, shape, data)
 
 
 def test_a_reply_from_foreign_memory_becomes_bytes() -> None:

@@ -118,13 +118,27 @@ async def test_reflection_lists_the_services_of_each_port(asked: str) -> None:
 
 
 async def test_message_above_the_limit_is_refused_and_the_connection_lives() -> None:
-    """In both directions the limit is the same, so a request that fits has a reply that fits."""
+    """Before the worker sees it."""
     async with listening(Limits(message=100_000)) as node:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await node.replay.Replay(request(2000))
         assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert node.worker.seen == []
         assert (await node.replay.Replay(request())).model == "echo"
+
+
+async def test_reply_may_be_larger_than_the_limit_of_requests() -> None:
+    """A request that just fits has a reply with an outcome on top; on a stream it must not end the stream."""
+    asked = request(8, "large")
+    message = replay_pb2.ReplayStreamRequest(request=asked)
+    async with listening(Limits(message=message.ByteSize())) as node:
+        reply = await node.replay.Replay(asked)
+        assert reply.ByteSize() > message.ByteSize()
+        stream = node.replay.ReplayStream(None)
+        for _ in range(2):
+            await stream.write(message)
+            assert (await read(stream)).response.outputs[0].data == asked.inputs[0].data
+        await stream.done_writing()
 
 
 async def test_stop_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
