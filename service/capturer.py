@@ -111,7 +111,7 @@ class Capturer:
     ) -> None:
         self._backend = backend
         self._lane = lane
-        self._cache = cache
+        self.cache = cache
         self._admission = admission
         self._costs = costs
         self._verifier = verifier
@@ -228,7 +228,7 @@ class Capturer:
     def _follow_policy(self) -> None:
         with self._lock:
             self._woken = False
-            actions = self._admission.decide(self._cache, monotonic())
+            actions = self._admission.decide(self.cache, monotonic())
             for action in actions:
                 if isinstance(action, Capture):
                     self._progress[action.key] = Progress(Stage.PENDING)
@@ -250,7 +250,7 @@ class Capturer:
                         del self._progress[action.key]
 
     def _warm(self, key: GraphKey, force: bool) -> GraphEntry:
-        entry = self._cache.get(key)
+        entry = self.cache.get(key)
         if entry is not None:
             return entry
         with self._lock:
@@ -261,7 +261,7 @@ class Capturer:
 
     def _capture(self, key: GraphKey) -> GraphEntry:
         """Record, prove, admit. Raises CaptureRefused, and remembers it."""
-        resident = self._cache.get(key)
+        resident = self.cache.get(key)
         if resident is not None:
             return resident
         with self._lock:
@@ -314,7 +314,7 @@ class Capturer:
             exact_only=verdict.exact_only,
         )
         try:
-            victims = self._cache.insert(entry, monotonic())
+            victims = self.cache.insert(entry, monotonic())
         except DoesNotFit as error:
             raise CaptureRefused(RefusalReason.MEMORY_BUDGET, str(error)) from error
         with self._lock:
@@ -338,21 +338,21 @@ class Capturer:
 
     def _evict(self, key: GraphKey, *, patient: bool = False) -> bool:
         """Evict one graph unless it is pinned; `patient` waits for the replay that has it in use."""
-        entry = self._cache.evict(key)
+        entry = self.cache.evict(key)
         for _ in range(_PATIENCE):
-            resident = self._cache.get(key)
+            resident = self.cache.get(key)
             if entry is not None or not patient or resident is None or resident.pinned:
                 break
             self._lane.barrier()
-            entry = self._cache.evict(key)
+            entry = self.cache.evict(key)
         if entry is not None:
             self._retire([entry])
         return entry is not None
 
     def _resize(self, budget: int) -> None:
         for _ in range(_PATIENCE):
-            self._retire(self._cache.resize(budget, monotonic()))
-            if self._cache.used <= budget:
+            self._retire(self.cache.resize(budget, monotonic()))
+            if self.cache.used <= budget:
                 break
             self._lane.barrier()  # what is in use now can go after its replay
 
@@ -368,19 +368,19 @@ class Capturer:
 
     def _rebuild(self, signature: Signature) -> None:
         """Drop first, then record the survivors again; requests run eagerly meanwhile (DESIGN, decision 3)."""
-        keys = [entry.key for entry in self._cache if entry.key.signature == signature and not entry.pinned]
+        keys = [entry.key for entry in self.cache if entry.key.signature == signature and not entry.pinned]
         for key in keys:
             self._evict(key)
         for key in sorted(keys, key=lambda k: -k.bucket.volume):
             self._capture(key)
 
     def _discard(self, entry: GraphEntry) -> None:
-        if self._cache.get(entry.key) is entry:
-            self._cache.pin(entry.key, pinned=False)
+        if self.cache.get(entry.key) is entry:
+            self.cache.pin(entry.key, pinned=False)
             self._evict(entry.key)
 
     def _forget(self, signatures: list[Signature]) -> None:
-        gone = [entry for signature in signatures for entry in self._cache.drop(signature)]
+        gone = [entry for signature in signatures for entry in self.cache.drop(signature)]
         self._destroy(gone)
         with self._lock:
             for signature in signatures:

@@ -16,6 +16,8 @@ class _Loader(yaml.SafeLoader):
         """Build a dict, refusing duplicate keys."""
         seen: set[object] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *anchor`: keys beside it override the merged ones
+                continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str | int | float):
                 if key in seen:
