@@ -66,6 +66,10 @@ class CaptureRefused(GraphcacheError):
         self.detail = detail
 
 
+class NotYetProvable(GraphcacheError):
+    """A graph can't be proven right for want of values to try it with; traffic may bring them: FAILED_PRECONDITION."""
+
+
 class NotSupported(GraphcacheError):
     """A named thing that is not built: UNIMPLEMENTED."""
 

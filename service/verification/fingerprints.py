@@ -1,0 +1,220 @@
+"""What a model is at one moment: every tensor and plain value that its code can reach and change, made comparable.
+
+Covers parameters, buffers, attributes of all submodules (containers and plain objects in them included), attributes of the models' own
+classes, and the globals and closures that their functions name. Tensors are compared by a digest of their bits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from cachepolicy.reasons import RefusalReason
+
+_CHUNK = 1 << 21  # words of a tensor that are digested at once: bounds the extra memory
+_MOST = 50_000  # values that are looked at; what lies beyond is not compared
+_DEPTH = 12
+_PRIMITIVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, Enum, range, slice)
+_MACHINERY = (
+    {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks"}
+    | {"_forward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
+    | {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs", "_is_full_backward_hook"}
+)
+_FOREIGN = ("torch", "numpy", "builtins", "typing", "abc", "collections", "functools", "itertools", "math", "random")
+
+Fingerprint = object
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is not what it was."""
+
+    reason: RefusalReason
+    path: str
+
+
+class Snapshot:
+    """All that is reachable, by path."""
+
+    def __init__(self, module: nn.Module, *, exempt: AbstractSet[str] = frozenset()) -> None:
+        self._values: dict[tuple[RefusalReason, str], Fingerprint] = {}
+        walker = _Walker()
+        for path, part in module.named_modules():
+            prefix = f"{path}." if path else ""
+            for name, parameter in part._parameters.items():
+                self._values[RefusalReason.PARAMETER_MUTATION, prefix + name] = walker.freeze(parameter)
+            for name, buffer in part._buffers.items():
+                if prefix + name not in exempt:
+                    self._values[RefusalReason.STATEFUL, prefix + name] = walker.freeze(buffer)
+            for name, value in vars(part).items():
+                if name not in _MACHINERY:
+                    self._values[RefusalReason.STATEFUL, prefix + name] = walker.freeze(value)
+        for owner in dict.fromkeys(owner for part in module.modules() for owner in _own_classes(part)):
+            for name, value in list(vars(owner).items()):
+                if not name.startswith("__"):
+                    self._values[RefusalReason.STATEFUL, f"class {owner.__name__}.{name}"] = walker.freeze(value)
+
+    def changes(self, later: Snapshot, *, new_ones: bool = True) -> list[Change]:
+        """What differs in a later snapshot. Without `new_ones`, things that did not exist or were None are passed over."""
+        found = []
+        for key, value in later._values.items():
+            known = self._values.get(key)
+            if known == value:
+                continue
+            if not new_ones and (known is None or known == _NOTHING):
+                continue
+            found.append(Change(*key))
+        found += [Change(*key) for key in self._values if key not in later._values]
+        return found
+
+
+def _own_classes(part: nn.Module) -> Iterator[type]:
+    for owner in type(part).__mro__:
+        if not owner.__module__.startswith(_FOREIGN):
+            yield owner
+
+
+class _Walker:
+    """Freezes values; remembers within one snapshot what it saw, so that cycles end and shared tensors are read once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[object, str]] = {}  # holds the objects too, so that ids stay theirs
+        self._tensors: dict[tuple[object, ...], Fingerprint] = {}
+
+    def freeze(self, value: object, depth: int = 0) -> Fingerprint:
+        """A comparable stand-in; equal for equal values."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, _PRIMITIVES):
+            return (type(value).__name__, repr(value))
+        if depth > _DEPTH or len(self._seen) > _MOST:
+            return "beyond"
+        known = self._seen.get(id(value))
+        if known is not None:
+            return ("again", known[1])
+        self._seen[id(value)] = (value, str(len(self._seen)))
+        return (type(value).__name__, self._inside(value, depth + 1))
+
+    def _inside(self, value: object, depth: int) -> Fingerprint:  # noqa: C901, PLR0911, PLR0912 - one case for each kind of value
+        freeze = self.freeze
+        match value:
+            case Mapping():
+                return tuple((freeze(key, depth), freeze(item, depth)) for key, item in list(value.items()))
+            case list() | tuple() | deque():
+                return tuple(freeze(item, depth) for item in list(value))
+            case set() | frozenset():
+                return frozenset(repr(item) for item in value)
+            case np.ndarray():
+                return (str(value.dtype), value.shape, hash(value.tobytes()))
+            case np.random.Generator():
+                return repr(value.bit_generator.state)
+            case np.random.RandomState():
+                return repr(value.get_state())
+            case random.Random():
+                return hash(value.getstate())
+            case torch.Generator():
+                return hash(value.get_state().numpy().tobytes())
+            case partial():
+                return (freeze(value.func, depth), freeze(value.args, depth), freeze(value.keywords, depth))
+            case MethodType():
+                return (freeze(value.__func__, depth), freeze(value.__self__, depth))
+            case FunctionType():
+                return self._function(value, depth)
+            case staticmethod() | classmethod():
+                return freeze(value.__func__, depth)
+            case property():
+                return tuple(freeze(part, depth) for part in (value.fget, value.fset))
+            case GeneratorType():
+                frame = value.gi_frame
+                return None if frame is None else (frame.f_lasti, freeze(dict(frame.f_locals), depth))
+            case CellType():
+                try:
+                    return freeze(value.cell_contents, depth)
+                except ValueError:  # not filled yet
+                    return None
+            case ModuleType() | type() | BuiltinFunctionType():
+                return None
+            case _:
+                return self._object(value, depth)
+
+    def _function(self, function: FunctionType, depth: int) -> Fingerprint:
+        if (function.__module__ or "").startswith(_FOREIGN):
+            return None
+        reached: list[Fingerprint] = [self.freeze(part, depth) for part in (function.__closure__, vars(function), function.__defaults__)]
+        space = function.__globals__
+        named = [name for name in _names(function.__code__) if not isinstance(space.get(name), ModuleType | type | None)]
+        return (*reached, *((name, self.freeze(space[name], depth)) for name in named))
+
+    def _object(self, value: object, depth: int) -> Fingerprint:
+        owner = type(value).__module__
+        if owner == "itertools":
+            return repr(value)  # a counter shows where it is
+        if owner.startswith(("torch.fx", "torch.export", "torch._", "threading", "weakref", "logging")):
+            return None
+        reached = [(name, self.freeze(part, depth)) for name, part in list(getattr(value, "__dict__", {}).items())]
+        slots = [vars(base).get("__slots__", ()) for base in type(value).__mro__]
+        names = [name for some in slots for name in ((some,) if isinstance(some, str) else some) if hasattr(value, name)]
+        return (*reached, *((name, self.freeze(getattr(value, name), depth)) for name in names if name != "__dict__"))
+
+    def _tensor(self, tensor: torch.Tensor) -> Fingerprint:
+        if is_lazy(tensor):
+            return _NOTHING
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.layout)
+        if key not in self._tensors:
+            self._tensors[key] = ("tensor", str(tensor.dtype), str(tensor.device), tuple(tensor.shape), digest(tensor))
+        return self._tensors[key]
+
+
+_NOTHING = ("NoneType", "None")
+
+
+def _names(code: CodeType) -> list[str]:
+    """Global names that a function's code mentions, nested functions included."""
+    inner = [name for part in code.co_consts if isinstance(part, CodeType) for name in _names(part)]
+    return list(dict.fromkeys([*code.co_names, *inner]))
+
+
+def digest(tensor: torch.Tensor) -> int:
+    """A number that changes with the bits of a tensor and with their order."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return tensor._version
+    if tensor.numel() == 0 or tensor.is_meta:
+        return 0
+    data = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    words = data.view(torch.int32) if data.numel() % 4 == 0 and data.data_ptr() % 4 == 0 else data
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start in range(0, words.numel(), _CHUNK):
+        part = words[start : start + _CHUNK].to(torch.int64)
+        weights = torch.arange(2 * start + 1, 2 * (start + part.numel()) + 1, 2, device=part.device)
+        weights ^= weights << 17  # so that sums of neighbours do not cancel
+        total = total * 31 + (part * weights).sum()
+    return int(total)
+
+
+def slot_digests(buffer: torch.Tensor) -> torch.Tensor:
+    """A digest for each slot (dimension 0) of a state buffer; INT64 [slots]."""
+    return torch.tensor([digest(buffer[slot]) for slot in range(len(buffer))])
+
+
+def foreign_hooks(module: nn.Module) -> Sequence[str]:
+    """Hooks that are not torch's own, by module: their Python runs in an eager call and would be skipped by a replay."""
+    found = []
+    for path, part in module.named_modules():
+        hooks: list[Callable[..., object]] = [*part._forward_hooks.values(), *part._forward_pre_hooks.values()]
+        for hook in hooks:
+            owner = getattr(getattr(hook, "__func__", hook), "__module__", None) or type(hook).__module__
+            if not owner.startswith("torch."):
+                found.append(f"{getattr(hook, '__qualname__', type(hook).__name__)} on {path or 'the model'}")
+    return found

@@ -1,0 +1,230 @@
+"""Values that a proof may use.
+
+Floats of several magnitudes can be made up. An integer is often an index, and an invented one kills a CUDA process: integers and bools
+come as whole rows from the model's examples, from accepted requests, or from the range that the model declares.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from service.errors import NotYetProvable
+from service.models.loaded import LoadedModel
+from service.models.spec import InputSpec, ModelSpec, Shape
+from service.models.values import concrete
+from service.tensors import Datatype, HostTensor
+
+Inputs = dict[str, HostTensor]
+Bits = npt.NDArray[np.unsignedinteger]
+
+_UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+
+
+class Kind(StrEnum):
+    """What is peculiar about a sample. Rows that agree or crowd together show what a batch statistic or a routing capacity hides."""
+
+    NATURAL = "natural"  # examples as they are
+    SMALL = "small"
+    LARGE = "large"
+    SAME = "same"  # all rows equal
+    SKEWED = "skewed"  # positive, rows of very different size, half of the integer rows equal
+    SPECIAL = "special"  # zeros, infinities and NaN in single rows
+
+
+ORDINARY = (Kind.NATURAL, Kind.SAME, Kind.LARGE, Kind.SKEWED, Kind.SMALL)
+_MAGNITUDES = {Kind.NATURAL: 1.0, Kind.SMALL: 1e-2, Kind.LARGE: 1e2, Kind.SAME: 1.0, Kind.SKEWED: 1.0, Kind.SPECIAL: 1.0}
+_SKEW = (1e2, 1.0, 1e-2)
+
+
+class Accepted:
+    """The last few accepted requests of each model, so that integers without declared range have a source. Safe from any thread."""
+
+    def __init__(self, requests: int = 8, request_bytes: int = 1 << 20) -> None:
+        self._requests = requests
+        self._request_bytes = request_bytes
+        self._inputs: dict[str, deque[Mapping[str, HostTensor]]] = {}
+        self._lock = threading.Lock()
+
+    def remember(self, model: str, inputs: Mapping[str, HostTensor]) -> None:
+        """Keep a request's inputs, unless they are large. Constant time; nothing is copied."""
+        if sum(tensor.nbytes for tensor in inputs.values()) > self._request_bytes:
+            return
+        with self._lock:
+            self._inputs.setdefault(model, deque(maxlen=self._requests)).append(inputs)
+
+    def forget(self, model: str) -> None:
+        """The model is gone."""
+        with self._lock:
+            self._inputs.pop(model, None)
+
+    def of(self, model: str) -> list[Mapping[str, HostTensor]]:
+        """What is kept of a model, oldest first."""
+        with self._lock:
+            return list(self._inputs.get(model, ()))
+
+
+class Sampler:
+    """Draws inputs for one model. Raises NotYetProvable where integers have no source.
+
+    `lock_floats`: the model turns floats into integers, so that they too come from examples only.
+    """
+
+    def __init__(self, model: LoadedModel, accepted: Sequence[Mapping[str, HostTensor]] = (), *, lock_floats: bool = False) -> None:
+        self._model = model
+        self._spec = model.spec
+        self._slots = {state.index_input: state for state in model.spec.state}
+        self._from_requests = list(accepted)
+        self._lock_floats = lock_floats and (model.examples is not None or bool(accepted))
+        if model.examples is None and not accepted:
+            lacking = [spec.name for spec in model.spec.requested_inputs if self._needs_source(spec)]
+            if lacking:
+                problem = f"integer input {lacking[0]} has no source of values: declare its range, give examples, or wait for a request"
+                raise NotYetProvable(problem)
+
+    def draw(self, shape: Shape, kind: Kind, seed: int) -> Inputs:
+        """Inputs at a shape. State slots are 0, 1, 2, … by row: the caller replaces them."""
+        rng = np.random.default_rng([seed, list(Kind).index(kind)])
+        rows = shape.get(self._spec.batch_axis, 1)
+        order = _row_order(kind, rows)
+        base = self._base(shape, seed, rng)
+        drawn: Inputs = {}
+        for spec in self._spec.requested_inputs:
+            axis = spec.shape.index(self._spec.batch_axis) if self._spec.batch_axis in spec.shape else None
+            bits = base[spec.name]
+            if spec.name in self._slots:
+                bits = np.arange(rows).astype(spec.datatype.bits)
+            elif spec.datatype.is_float and self._made_up_floats(kind):
+                bits = encode(_floats(rng, concrete(spec.shape, shape), axis, kind), spec.datatype)
+            elif axis is not None:
+                bits = np.take(bits, order, axis=axis)
+            drawn[spec.name] = HostTensor.of(spec.datatype, bits)
+        return crop(self._spec, drawn, shape)
+
+    def _made_up_floats(self, kind: Kind) -> bool:
+        if self._lock_floats or kind is Kind.SAME:
+            return False
+        return kind is not Kind.NATURAL or (self._model.examples is None and not self._from_requests)
+
+    def _needs_source(self, spec: InputSpec) -> bool:
+        return not spec.datatype.is_float and spec.datatype is not Datatype.BOOL and spec.range is None and spec.name not in self._slots
+
+    def _base(self, shape: Shape, seed: int, rng: np.random.Generator) -> dict[str, Bits]:
+        """Whole rows: of the model's examples, else of accepted requests, else made up."""
+        rows = shape.get(self._spec.batch_axis, 1)
+        if self._model.examples is not None:
+            try:
+                found = self._model.examples(rows, seed)
+            except Exception as error:
+                raise NotYetProvable(f"the model's examples raised {type(error).__name__}: {error}") from error
+            given = {name: _bits(tensor) for name, tensor in found.items()}
+        elif self._from_requests:
+            request = self._from_requests[seed % len(self._from_requests)]
+            given = {name: tensor.bits() for name, tensor in request.items()}
+        else:
+            return {spec.name: self._made_up(spec, concrete(spec.shape, shape), rng) for spec in self._spec.requested_inputs}
+        return {spec.name: _fit(given[spec.name], spec.shape, shape) for spec in self._spec.requested_inputs}
+
+    def _made_up(self, spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Bits:
+        if spec.datatype.is_float:
+            return encode(rng.standard_normal(shape), spec.datatype)
+        if spec.datatype is Datatype.BOOL:
+            return rng.integers(0, 2, shape).astype(np.uint8)
+        low, high = spec.range or (0, 0)
+        signed = np.uint64 if high > np.iinfo(np.int64).max else np.int64
+        return rng.integers(low, high, shape, dtype=signed, endpoint=True).astype(spec.datatype.bits)
+
+
+def encode(array: npt.NDArray[np.floating], datatype: Datatype) -> Bits:
+    """Floats as bits of a float datatype, rounded to nearest; magnitudes stay within what FP16 holds."""
+    if datatype.numpy is not None:
+        return np.ascontiguousarray(array.astype(datatype.numpy)).view(datatype.bits)
+    wide = np.ascontiguousarray(array.astype(np.float32)).view(np.uint32)
+    return ((wide + np.uint32(0x7FFF) + ((wide >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def crop(spec: ModelSpec, inputs: Mapping[str, HostTensor], shape: Shape) -> Inputs:
+    """The first elements of each axis. Integers that say a size stay within the smaller one."""
+    cut: Inputs = {}
+    for name, tensor in inputs.items():
+        declared = next(entry for entry in spec.inputs if entry.name == name)
+        index = tuple(slice(shape[part]) if isinstance(part, str) else slice(None) for part in declared.shape)
+        bits = tensor.bits()[index]
+        limit = _size_limit(declared, spec, shape)
+        if limit is not None:
+            bits = np.minimum(bits.astype(np.uint64), np.uint64(limit)).astype(declared.datatype.bits)
+        cut[name] = HostTensor.of(declared.datatype, bits)
+    return cut
+
+
+def take_rows(spec: ModelSpec, inputs: Mapping[str, HostTensor], rows: Sequence[int]) -> Inputs:
+    """These rows in this order; inputs without the batch axis stay as they are."""
+    taken: Inputs = {}
+    for name, tensor in inputs.items():
+        declared = next(entry for entry in spec.inputs if entry.name == name)
+        if spec.batch_axis in declared.shape:
+            taken[name] = rows_of(tensor, declared.shape.index(spec.batch_axis), rows)
+        else:
+            taken[name] = tensor
+    return taken
+
+
+def rows_of(tensor: HostTensor, axis: int, rows: Sequence[int]) -> HostTensor:
+    """These rows of one tensor, `axis` being theirs."""
+    return HostTensor.of(tensor.datatype, np.take(tensor.bits(), rows, axis=axis))
+
+
+def _row_order(kind: Kind, rows: int) -> npt.NDArray[np.intp]:
+    order = np.arange(rows)
+    if kind is Kind.SAME:
+        order[:] = 0
+    elif kind is Kind.SKEWED:
+        order[::2] = 0
+    return order
+
+
+def _floats(rng: np.random.Generator, shape: tuple[int, ...], axis: int | None, kind: Kind) -> npt.NDArray[np.floating]:
+    array = rng.standard_normal(shape) * _MAGNITUDES[kind]
+    if kind is Kind.SKEWED:
+        array = np.abs(array)
+    if axis is None or array.ndim == 0:
+        return array
+    rows = np.moveaxis(array, axis, 0)
+    if kind is Kind.SKEWED:
+        for at in range(len(rows)):
+            rows[at] *= _SKEW[at % len(_SKEW)]
+    elif kind is Kind.SPECIAL:
+        for at, value in ((0, 0.0), (len(rows) // 2, np.inf), (len(rows) - 1, np.nan)):
+            place = (at,) if at == 0 else (at,) + (0,) * (rows.ndim - 1)
+            rows[place] = value
+    return array
+
+
+def _fit(bits: Bits, declared: Sequence[str | int], shape: Shape) -> Bits:
+    """Whole rows cut or repeated to a shape."""
+    for axis, part in enumerate(declared):
+        if isinstance(part, str) and bits.shape[axis] != shape[part]:
+            bits = np.take(bits, np.arange(shape[part]) % bits.shape[axis], axis=axis)
+    return bits
+
+
+def _size_limit(declared: InputSpec, spec: ModelSpec, shape: Shape) -> int | None:
+    """The largest value that an integer whose range ends like an axis (a length, a position) may have at this shape."""
+    if declared.range is None or declared.range[0] < 0:
+        return None
+    low, high = declared.range
+    for axis in spec.axes:
+        if axis.name != spec.batch_axis and high in (axis.max, axis.max - 1):
+            return max(low, high - axis.max + shape[axis.name])
+    return None
+
+
+def _bits(tensor: torch.Tensor) -> Bits:
+    array: Bits = tensor.detach().cpu().contiguous().view(_UNSIGNED[tensor.element_size()]).numpy()
+    return array
