@@ -11,7 +11,7 @@ class Slow(nn.Module):
     SECONDS = 0.2
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [batch, 4] → the same plus one; raises for negative values."""
+        """The input [batch, 4] plus one; raises for negative values."""
         if x.shape[0] == 1 and x.min().item() == -7.0:
             raise ValueError("minus seven is not welcome")
         if x.max().item() > 0:  # trial runs at load are of zeros or small values

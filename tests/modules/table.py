@@ -10,7 +10,7 @@ class Table(nn.Module):
         self.table = nn.Embedding(100, 4)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """tokens [batch, 1] → [batch, 1, 4]."""
+        """Tokens [batch, 1] → [batch, 1, 4]."""
         out: torch.Tensor = self.table(tokens)
         return out
 

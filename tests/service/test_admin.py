@@ -7,6 +7,11 @@ from pathlib import Path as FilePath
 
 import pytest
 import torch
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import generate_latest
 from safetensors.torch import save_file
 
 from service.errors import BadInput, CaptureRefused, ConfigError, Conflict, NotSupported, UnknownModel
@@ -181,8 +186,6 @@ async def test_shapes_that_make_no_sense_are_refused_by_axis() -> None:
 
 async def test_metrics_show_requests_graphs_and_the_mode_with_its_origin() -> None:
     """The names of the interface, after a few requests and an opt-out."""
-    from prometheus_client import generate_latest
-
     async with running("cpu", BASE, ["cache.capture.background=false"]) as node:
         await node.admin.warm("affine", "", {"batch": 2}, {}, force=True)
         await ask(node, "affine", {"input": torch.randn(2, 4)})
@@ -206,11 +209,6 @@ async def test_metrics_show_requests_graphs_and_the_mode_with_its_origin() -> No
 
 async def test_spans_are_named_by_the_path_and_carry_mode_and_reason() -> None:
     """A replay and a fallback, as a tracer provider of the process sees them."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
