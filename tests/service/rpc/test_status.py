@@ -23,6 +23,7 @@ EXPECTED: list[tuple[Exception, grpc.StatusCode]] = [
     (errors.Unavailable("draining"), Code.UNAVAILABLE),
     (errors.DeviceLost("sticky"), Code.UNAVAILABLE),
     (errors.CaptureRefused(RefusalReason.RNG), Code.FAILED_PRECONDITION),
+    (errors.NotYetProvable("no values"), Code.FAILED_PRECONDITION),
     (errors.Conflict("up already"), Code.FAILED_PRECONDITION),
     (errors.NotSupported("not built"), Code.UNIMPLEMENTED),
     (errors.ModelRaised(ZeroDivisionError("by zero")), Code.INTERNAL),
