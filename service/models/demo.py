@@ -105,7 +105,7 @@ class EncoderLayer(nn.Module):
         """`x` [batch, seq, width], `mask` BOOL [batch, 1, 1, seq] → like `x`."""
         batch, seq, width = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(batch, seq, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
         fed: Tensor = self.feed(self.feed_norm(x))
         return x + fed

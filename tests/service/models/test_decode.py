@@ -30,6 +30,7 @@ def turned(x: Tensor, position: int) -> Tensor:
     return torch.cat((result.real, result.imag))
 
 
+@torch.no_grad()
 def whole_sequence(step: torch.nn.Module, tokens: list[int]) -> Tensor:
     """Logits of every position [length, vocabulary]: token by token, head by head, without any cache."""
     state = step.state_dict()
