@@ -20,8 +20,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._pytree import tree_map
 
 from cachepolicy.reasons import RefusalReason
+from service.backends.blockers import Blocker, paths_of, place_of_call
 from service.backends.staging import resolve
-from service.backends.watch import Watch, place_of_call
+from service.backends.watch import Watch
 from service.errors import CaptureRefused
 from service.models.loaded import TORCH_DTYPES, LoadedModel
 from service.models.spec import Variant
@@ -76,7 +77,9 @@ def record_program(
     twin = _twin(model.module)
     before = _attributes(twin)
     with FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True) as fake:
-        recorder = _Recorder(model, fake, {**inputs, **{f"static_{name}": tensor for name, tensor in outputs.items()}})
+        recorder = _Recorder(
+            replace(model, module=twin), fake, {**inputs, **{f"static_{name}": tensor for name, tensor in outputs.items()}}
+        )
         given: dict[str, torch.Tensor] = {name: recorder.enter(tensor) for name, tensor in inputs.items()}
         targets = {name: recorder.enter(tensor) for name, tensor in outputs.items()}
         try:
@@ -90,7 +93,7 @@ def record_program(
             raise CaptureRefused(RefusalReason.DATA_DEPENDENT, str(error.func)) from error
         except Exception as error:
             reason = RefusalReason.SYNC if any(text in str(error) for text in _NO_DATA) else RefusalReason.CAPTURE_ERROR
-            raise CaptureRefused(reason, f"{type(error).__name__}: {error}") from error
+            raise Blocker.of_error(reason, error, paths_of(twin)).refusal() from error
         finally:
             torch.clear_autocast_cache()
             after = _attributes(twin)

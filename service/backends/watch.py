@@ -6,10 +6,7 @@ and none has to be cleaned up after.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import FrameType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,28 +16,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cachepolicy.reasons import RefusalReason
-from service.errors import CaptureRefused
+from service.backends.blockers import Blocker, paths_of
 from service.models.loaded import LoadedModel
 
 aten = torch.ops.aten
 
 _COPIES = (aten._to_copy.default, aten.copy_.default)
-_OWN_CODE = str(Path(__file__).parent)
-_LIBRARY = str(Path(torch.__file__).parent)
 _MASK_TYPES = (torch.bool, torch.uint8)
 _DETERMINISTIC_AT_ZERO = ("dropout_p", "dropout", "p")
 _TRAINING_FLAGS = ("train", "training")
 
 
-def refuse_training(module: nn.Module) -> None:
-    """Refuse a module of which a part that behaves otherwise in training was left in training mode.
+def training_parts(module: nn.Module) -> Iterator[Blocker]:
+    """Every part that was left in training mode and behaves otherwise there.
 
     A plain layer that a model builds on its first call is in training mode too, and does no harm: of torch's own modules only those
     that read the flag count, of others all.
     """
     for path, part in module.named_modules():
         if part.training and _reads_training(part):
-            raise CaptureRefused(RefusalReason.TRAINING_MODE, f"{path or 'the model'} ({type(part).__name__}) is in training mode")
+            what = f"{path or 'the model'} ({type(part).__name__}) is in training mode"
+            yield Blocker(RefusalReason.TRAINING_MODE, what=what)
+
+
+def refuse_training(module: nn.Module) -> None:
+    """Refuse a module of which a part is in training mode. Raises CaptureRefused."""
+    for blocker in training_parts(module):
+        raise blocker.refusal()
 
 
 def _reads_training(module: nn.Module) -> bool:
@@ -55,13 +57,14 @@ def _reads_training(module: nn.Module) -> bool:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises CaptureRefused at the first operation that rules a recording out."""
+    """Raises CaptureRefused at the first operation that rules a recording out; a subclass may note it and go on."""
 
     def __init__(self, model: LoadedModel, inputs: Mapping[str, torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = model.device.type
         self._owners: dict[int, tuple[RefusalReason, str]] = {}
         self._declared = {_storage(tensor) for tensor in model.state.values()}
+        self._paths = paths_of(model.module)
         for path, module in model.module.named_modules():
             prefix = f"{path}." if path else ""
             for reason, tensors in (
@@ -98,9 +101,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         here = self._here(tensors)
         if here and torch.Tag.data_dependent_output in func.tags:
-            _refuse(RefusalReason.SYNC, func)
+            self.blocked(RefusalReason.SYNC, func)
         if here and _sized_by_values(func, args):
-            _refuse(RefusalReason.DATA_DEPENDENT, func)
+            self.blocked(RefusalReason.DATA_DEPENDENT, func)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._judge_random(func, args, kwargs)
         if self._device != "cpu":
@@ -110,7 +113,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def judge_result(self, func: OpOverload, args: tuple[Any, ...], result: Any) -> None:
         """Refuse an operation that tells Python a value it read from the device."""
         if isinstance(result, bool | int | float) and self._here(args):
-            _refuse(RefusalReason.SYNC, func)
+            self.blocked(RefusalReason.SYNC, func)
+
+    def blocked(self, reason: RefusalReason, func: OpOverload, what: str = "") -> None:
+        """What is done about an operation that rules a recording out: it is refused."""
+        raise Blocker.here(reason, str(func).removesuffix(".default"), what, self._paths).refusal()
 
     def _judge_random(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         declared = func._schema.arguments
@@ -118,7 +125,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given |= {argument.name: value for argument, value in zip(declared, args, strict=False)} | kwargs
         if any(given.get(name) == 0 for name in _DETERMINISTIC_AT_ZERO) or any(given.get(name) is False for name in _TRAINING_FLAGS):
             return
-        _refuse(RefusalReason.NONDETERMINISTIC if given.get("generator") is None else RefusalReason.RNG, func)
+        self.blocked(RefusalReason.NONDETERMINISTIC if given.get("generator") is None else RefusalReason.RNG, func)
 
     def _judge_devices(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         """Copies between host and device, and host tensors in a device's operation.
@@ -129,9 +136,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             source = args[0] if func is aten._to_copy.default else args[1]
             target = kwargs.get("device") if func is aten._to_copy.default else args[0].device
             if target is not None and torch.device(target).type != source.device.type:
-                _refuse(RefusalReason.CPU_TENSOR if source.device.type == "cpu" else RefusalReason.SYNC, func)
+                self.blocked(RefusalReason.CPU_TENSOR if source.device.type == "cpu" else RefusalReason.SYNC, func)
+        elif func is aten.lift_fresh.default and self._here(tensors):
+            self.blocked(RefusalReason.CPU_TENSOR, func, "copies a literal to the device")
         elif self._here(tensors) and any(tensor.device.type == "cpu" and tensor.dim() > 0 for tensor in tensors):
-            _refuse(RefusalReason.CPU_TENSOR, func)
+            self.blocked(RefusalReason.CPU_TENSOR, func)
 
     def _here(self, values: Iterable[Any]) -> bool:
         return any(isinstance(value, torch.Tensor) and value.device.type == self._device for value in values)
@@ -146,7 +155,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in value if isinstance(value, list | tuple) else [value]:
                 owner = self._owners.get(_storage(tensor)) if isinstance(tensor, torch.Tensor) else None
                 if owner is not None:
-                    _refuse(owner[0], func, f"writes to {owner[1]}")
+                    self.blocked(owner[0], func, f"writes to {owner[1]}")
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -165,19 +174,3 @@ def _selects_by_mask(func: OpOverload, args: tuple[Any, ...]) -> bool:
     if func in (aten.index_put.default, aten.index_put_.default):
         return args[2].numel() != 1 and any(index is not None and index.dtype in _MASK_TYPES for index in args[1])
     return False
-
-
-def _refuse(reason: RefusalReason, func: OpOverload, what: str = "") -> None:
-    detail = f"{func} {what}".strip()
-    place = place_of_call()
-    raise CaptureRefused(reason, f"{detail} at {place}" if place else detail)
-
-
-def place_of_call() -> str:
-    """The innermost line that is neither torch's nor this package's: where the model's code is."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_OWN_CODE, _LIBRARY, "<")):
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}, in {frame.f_code.co_name}"
