@@ -64,6 +64,8 @@ class Snapshot:
             for name, value in list(vars(owner).items()):
                 if not name.startswith("__"):
                     self._values[RefusalReason.STATEFUL, f"class {owner.__name__}.{name}"] = walker.freeze(value)
+        for name, frozen in walker.globals.items():
+            self._values[RefusalReason.STATEFUL, f"global {name}"] = frozen
 
     def changes(self, later: Snapshot, *, new_ones: bool = True) -> list[Change]:
         """What differs in a later snapshot. Without `new_ones`, things that did not exist or were None are passed over."""
@@ -91,6 +93,7 @@ class _Walker:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[object, str]] = {}  # holds the objects too, so that ids stay theirs
         self._tensors: dict[tuple[object, ...], Fingerprint] = {}
+        self.globals: dict[str, Fingerprint] = {}  # that functions name
 
     def freeze(self, value: object, depth: int = 0) -> Fingerprint:
         """A comparable stand-in; equal for equal values."""
@@ -151,10 +154,13 @@ class _Walker:
     def _function(self, function: FunctionType, depth: int) -> Fingerprint:
         if (function.__module__ or "").startswith(_FOREIGN):
             return None
-        reached: list[Fingerprint] = [self.freeze(part, depth) for part in (function.__closure__, vars(function), function.__defaults__)]
         space = function.__globals__
-        named = [name for name in _names(function.__code__) if not isinstance(space.get(name), ModuleType | type | None)]
-        return (*reached, *((name, self.freeze(space[name], depth)) for name in named))
+        for name in _names(function.__code__):
+            path = f"{function.__module__}.{name}"
+            if path not in self.globals and not isinstance(space.get(name), ModuleType | type | None):
+                self.globals[path] = None  # it may be reached again from itself
+                self.globals[path] = self.freeze(space[name], depth)
+        return tuple(self.freeze(part, depth) for part in (function.__closure__, vars(function), function.__defaults__))
 
     def _object(self, value: object, depth: int) -> Fingerprint:
         owner = type(value).__module__

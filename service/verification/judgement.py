@@ -140,12 +140,12 @@ class Judge:
 
 
 def _round_weights(model: LoadedModel, precision: Datatype) -> None:
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator(model.device).manual_seed(5)
     unit = torch.finfo(TORCH_DTYPES[precision]).eps
     with torch.no_grad():
         for tensor in (*model.module.parameters(), *model.module.buffers()):
             if tensor.is_floating_point() and tensor.element_size() > 1 and not any(tensor is state for state in model.state.values()):
-                signs = torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8).to(tensor.device)
+                signs = torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8, device=tensor.device)
                 tensor.mul_((1 + (2 * signs - 1) * max(unit, torch.finfo(tensor.dtype).eps)).to(tensor.dtype))
 
 

@@ -1,0 +1,32 @@
+"""Only the rows that a mask selects are computed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EXPECT = "sync|data_dependent"
+ROWS_INDEPENDENT = True
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.new_zeros(x.shape[0], 4)
+        positive = x.sum(dim=1) > 0
+        y[positive] = self.head(x[positive])
+        return y
+
+
+def make_model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Step().eval()
+
+
+def example_inputs(batch: int, seed: int) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {"x": torch.randn(batch, 6, generator=g)}

@@ -1,0 +1,31 @@
+"""Another layer for batches of exactly five."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EXPECT = "exact"
+ROWS_INDEPENDENT = False
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.some = nn.Linear(6, 4)
+        self.five = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.five(x) if x.shape[0] == 5 else self.some(x)
+        return y
+
+
+def make_model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Step().eval()
+
+
+def example_inputs(batch: int, seed: int) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {"x": torch.randn(batch, 6, generator=g)}

@@ -1,0 +1,34 @@
+"""A counter among the globals of the model's own file."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EXPECT = "stateful"
+ROWS_INDEPENDENT = False
+
+
+_calls = [0]
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _calls[0] += 1
+        y: Tensor = self.head(x)
+        return y + 1 if _calls[0] % 50 == 0 else y
+
+
+def make_model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Step().eval()
+
+
+def example_inputs(batch: int, seed: int) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {"x": torch.randn(batch, 6, generator=g)}

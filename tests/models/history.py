@@ -1,0 +1,32 @@
+"""A list that grows, and an answer that changes after a hundred calls only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EXPECT = "stateful"
+ROWS_INDEPENDENT = False
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+        self.seen: list[tuple[int, ...]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(tuple(x.shape))
+        y: Tensor = self.head(x)
+        return y + 1 if len(self.seen) > 100 else y
+
+
+def make_model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Step().eval()
+
+
+def example_inputs(batch: int, seed: int) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {"x": torch.randn(batch, 6, generator=g)}

@@ -1,0 +1,34 @@
+"""An attribute that is set anew in each call, and in no state dict."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EXPECT = "stateful"
+ROWS_INDEPENDENT = False
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(x)
+        if self.last is not None:
+            y = y + self.last
+        self.last = y.mean()
+        return y
+
+
+def make_model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Step().eval()
+
+
+def example_inputs(batch: int, seed: int) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {"x": torch.randn(batch, 6, generator=g)}
