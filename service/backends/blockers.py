@@ -61,8 +61,7 @@ class Blocker:
     @classmethod
     def here(cls, reason: RefusalReason, operation: str, what: str, paths: Mapping[int, str]) -> Blocker:
         """What the model's code does at this moment. `paths` are its modules' paths by their ids."""
-        steps = list(_running())
-        return cls(reason, operation, what, _module(steps, paths), _place(steps))
+        return cls(reason, operation, what, *position(paths))
 
     @classmethod
     def of_error(cls, reason: RefusalReason, error: BaseException, paths: Mapping[int, str]) -> Blocker:
@@ -77,6 +76,12 @@ Step = tuple[FrameType, int]  # a frame and the line it is at
 def paths_of(module: nn.Module) -> dict[int, str]:
     """Paths of all parts by their ids."""
     return {id(part): path for path, part in module.named_modules()}
+
+
+def position(paths: Mapping[int, str]) -> tuple[str, Place | None]:
+    """The module and the line that the step is at."""
+    steps = list(_running())
+    return _module(steps, paths), _place(steps)
 
 
 def place_of_call() -> Place | None:

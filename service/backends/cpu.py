@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from time import perf_counter
 
 import torch
@@ -21,7 +21,7 @@ from service.backends.staleness import Addresses
 from service.backends.watch import refuse_training
 from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory
 from service.models.loaded import LoadedModel
-from service.models.spec import Variant
+from service.models.spec import UNNAMED, Variant
 
 
 class CpuRecording:
@@ -84,9 +84,13 @@ class CpuBackend:
         with torch.no_grad():
             yield
 
-    def capturer(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def capturer(self) -> Iterator[None]:
         """See Backend."""
-        return self.lane()
+        import torch._dynamo.config  # noqa: PLC0415 - fake tensors need it; it takes seconds, here beside the traffic
+
+        with torch.no_grad():
+            yield
 
     def run_eager(self, model: LoadedModel, variant: Variant, batch: Batch) -> list[Outputs]:
         """See Backend."""
@@ -103,9 +107,13 @@ class CpuBackend:
         """See Backend. Memory is the host's: there are no pools."""
         refuse_training(model.module)
         sizes = bucket.as_dict()
-        inputs, outputs = InputStaging(model.spec, sizes), OutputStaging(model.spec, sizes)
+        inputs = InputStaging(model.spec, sizes)
         inputs.write_safe()
-        given, targets = inputs.views(inputs.host), outputs.views(outputs.host)
+        given = inputs.views(inputs.host)
+        if any(UNNAMED in output.shape for output in model.spec.outputs):
+            record_program(model, variant, given, {}, sizes)  # refuses, and names the operation whose result's size follows values
+        outputs = OutputStaging(model.spec, sizes)
+        targets = outputs.views(outputs.host)
         timings = CaptureTimings()
         started = perf_counter()
         try:  # on copies, since it has not been shown yet that the step leaves its inputs alone

@@ -63,7 +63,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = model.device.type
         self._owners: dict[int, tuple[RefusalReason, str]] = {}
-        self._declared = {_storage(tensor) for tensor in model.state.values()}
+        self._declared = {storage_of(tensor) for tensor in model.state.values()}
         self._paths = paths_of(model.module)
         for path, module in model.module.named_modules():
             prefix = f"{path}." if path else ""
@@ -76,18 +76,20 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     if isinstance(value, torch.Tensor):
                         self._own(value, reason, prefix + name)
         for name, tensor in inputs.items():
-            self._owners[_storage(tensor)] = (RefusalReason.INPUT_MUTATION, name)
+            self._owners[storage_of(tensor)] = (RefusalReason.INPUT_MUTATION, name)
 
     def _own(self, tensor: torch.Tensor, reason: RefusalReason, name: str) -> None:
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         if storage not in self._declared:
             self._owners.setdefault(storage, (reason, name))
 
     def inherit_owner(self, twin: torch.Tensor, tensor: torch.Tensor) -> None:
         """What may not be written to `tensor` may not be written to its twin either. What nobody owns outlives the step all the same."""
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         if storage not in self._declared:
-            self._owners.setdefault(_storage(twin), self._owners.get(storage, (RefusalReason.STATEFUL, "a tensor that outlives the step")))
+            self._owners.setdefault(
+                storage_of(twin), self._owners.get(storage, (RefusalReason.STATEFUL, "a tensor that outlives the step"))
+            )
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -146,20 +148,25 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(isinstance(value, torch.Tensor) and value.device.type == self._device for value in values)
 
     def _judge_writes(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not func._schema.is_mutable:
-            return
-        for at, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
+        for tensor in written(func, args, kwargs):
+            owner = self._owners.get(storage_of(tensor))
+            if owner is not None:
+                self.blocked(owner[0], func, f"writes to {owner[1]}")
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's storage, which its views share."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operation is given to write to."""
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
             for tensor in value if isinstance(value, list | tuple) else [value]:
-                owner = self._owners.get(_storage(tensor)) if isinstance(tensor, torch.Tensor) else None
-                if owner is not None:
-                    self.blocked(owner[0], func, f"writes to {owner[1]}")
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # the storage's identity, which views share
+                if isinstance(tensor, torch.Tensor):
+                    yield tensor
 
 
 def _sized_by_values(func: OpOverload, args: tuple[Any, ...]) -> bool:
