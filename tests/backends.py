@@ -174,3 +174,9 @@ def reals(*shape: int, seed: int = 0, scale: float = 1.0) -> HostTensor:
 def integers(*shape: int, seed: int = 0) -> HostTensor:
     """Token ids below 50."""
     return HostTensor.of(Datatype.INT64, np.random.default_rng(seed).integers(0, 50, shape))
+
+
+def close(got: HostTensor, want: HostTensor, rtol: float = 1e-5, atol: float = 1e-5) -> None:
+    """Equal in type and shape, and in values within a tolerance."""
+    assert (got.datatype, got.shape) == (want.datatype, want.shape)
+    np.testing.assert_allclose(got.array().astype(np.float64), want.array().astype(np.float64), rtol=rtol, atol=atol)

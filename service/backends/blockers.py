@@ -67,7 +67,8 @@ class Blocker:
     def of_error(cls, reason: RefusalReason, error: BaseException, paths: Mapping[int, str]) -> Blocker:
         """What the model's code did when it raised."""
         steps = list(_raised(error))
-        return cls(reason, "", f"{type(error).__name__}: {error}", _module(steps, paths), _place(steps))
+        said = str(error).partition("\n")[0]  # the runtime appends advice on debugging
+        return cls(reason, "", f"{type(error).__name__}: {said}", _module(steps, paths), _place(steps))
 
 
 Step = tuple[FrameType, int]  # a frame and the line it is at

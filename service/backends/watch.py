@@ -77,6 +77,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self._own(value, reason, prefix + name)
         for name, tensor in inputs.items():
             self._owners[storage_of(tensor)] = (RefusalReason.INPUT_MUTATION, name)
+        self._made: set[int] = set()  # storages of results
+        self._read: dict[int, torch.Tensor] = {}  # by storage
+
+    def reads(self) -> tuple[torch.Tensor, ...]:
+        """Every tensor that the step used and did not make: a recording has to keep them alive."""
+        return tuple(self._read.values())
 
     def _own(self, tensor: torch.Tensor, reason: RefusalReason, name: str) -> None:
         storage = storage_of(tensor)
@@ -94,13 +100,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         self.judge(func, args, kwargs)
+        self._read |= {storage: tensor for tensor in _tensors((args, kwargs)) if (storage := storage_of(tensor)) not in self._made}
         result = func(*args, **kwargs)
         self.judge_result(func, args, result)
+        self._made.update(storage for tensor in _tensors(result) if (storage := storage_of(tensor)) not in self._read)
         return result
 
     def judge(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse an operation by what it is and what it is given."""
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        tensors = _tensors((args, kwargs))
         here = self._here(tensors)
         if here and torch.Tag.data_dependent_output in func.tags:
             self.blocked(RefusalReason.SYNC, func)
@@ -167,6 +175,10 @@ def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             for tensor in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(tensor, torch.Tensor):
                     yield tensor
+
+
+def _tensors(values: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _sized_by_values(func: OpOverload, args: tuple[Any, ...]) -> bool:
