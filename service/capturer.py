@@ -188,9 +188,9 @@ class Capturer:
         """Change the cache's budget and destroy what no longer fits."""
         return self._submit(partial(self._resize, budget))
 
-    def discard(self, entry: GraphEntry) -> None:
-        """A replay failed: take its graph out of service. Called from the lane, so it does not wait."""
-        self._jobs.put(partial(self._discard, entry))
+    def discard(self, entry: GraphEntry, refusal: CaptureRefused | None = None) -> None:
+        """A replay failed, or was found wrong: take its graph out of service, and refuse it where it was wrong. Does not wait."""
+        self._jobs.put(partial(self._discard, entry, refusal))
 
     def progress(self) -> dict[GraphKey, Progress]:
         """All keys that are not resident but known."""
@@ -374,10 +374,12 @@ class Capturer:
         for key in sorted(keys, key=lambda k: -k.bucket.volume):
             self._capture(key)
 
-    def _discard(self, entry: GraphEntry) -> None:
+    def _discard(self, entry: GraphEntry, refusal: CaptureRefused | None) -> None:
         if self.cache.get(entry.key) is entry:
             self.cache.pin(entry.key, pinned=False)
-            self._evict(entry.key)
+            self._evict(entry.key, patient=True)
+            if refusal is not None:
+                self._remember_refusal(entry.key, refusal)
 
     def _forget(self, signatures: list[Signature]) -> None:
         gone = [entry for signature in signatures for entry in self.cache.drop(signature)]

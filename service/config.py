@@ -22,7 +22,7 @@ from service.documents import override, parse_yaml
 from service.errors import ConfigError
 from service.messages import GraphMode
 from service.tensors import Datatype
-from service.units import Budget, parse_budget, parse_duration, parse_optional_duration, parse_size
+from service.units import Budget, parse_budget, parse_duration, parse_optional_duration, parse_share, parse_size
 
 # Path of a key → the values that already say what the worker does, and are therefore accepted.
 NOT_BUILT: Mapping[str, tuple[object, ...]] = {
@@ -31,7 +31,6 @@ NOT_BUILT: Mapping[str, tuple[object, ...]] = {
     "cache.capture.min_gain": (),
     "cache.capture.shadow": (False,),
     "cache.capture.max_nodes": (),
-    "cache.audit": (),
     "requests": (),
     "profile_store": ("sqlite",),
     "telemetry.otlp": ("none",),
@@ -109,6 +108,7 @@ Count = Annotated[int, Strict(), Field(ge=1)]
 Whole = Annotated[int, Strict(), Field(ge=0)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+Share = Annotated[float, BeforeValidator(parse_share)]
 OptionalDuration = Annotated[float | None, BeforeValidator(parse_optional_duration)]
 Dimension = Annotated[str | int, BeforeValidator(_dimension)]
 Shape = tuple[Dimension, ...]
@@ -175,6 +175,7 @@ class CacheConfig(Section):
     arena: ArenaScope = ArenaScope.MODEL
     capture: CaptureConfig = CaptureConfig()
     prewarm: PrewarmConfig = PrewarmConfig()
+    audit: Share = 0.001  # of replays, run again eagerly when idle
 
 
 class TelemetryConfig(Section):

@@ -13,6 +13,7 @@ from service.errors import Conflict, Unavailable, UnknownModel
 from service.messages import GraphMode, ModelState, ModelStatus, ModeState
 from service.models.spec import ModelSpec, Shape, Variant
 from service.statistics import ModelCounters
+from service.tensors import Datatype
 
 if TYPE_CHECKING:
     from service.config import ModelConfig
@@ -32,6 +33,7 @@ class ServedModel:
     merges: bool = field(init=False)
     splits: bool = field(init=False)
     max_rows: int = field(init=False)
+    wants_samples: bool = field(init=False)  # integers whose values only accepted requests can tell
     counters: ModelCounters = field(default_factory=ModelCounters)
     _configured: ModeState = field(init=False)
     _modes: dict[Variant, ModeState] = field(default_factory=dict)
@@ -48,6 +50,11 @@ class ServedModel:
         self.merges = by_rows and spec.rows is Rows.INDEPENDENT
         self.splits = by_rows and axis is not None and axis.above is Above.SPLIT
         self.max_rows = axis.max if axis else 1
+        slots = {state.index_input for state in spec.state}
+        self.wants_samples = self.loaded.examples is None and any(
+            not s.datatype.is_float and s.datatype is not Datatype.BOOL and s.range is None and s.name not in slots
+            for s in spec.requested_inputs
+        )
         self._configured = ModeState(spec.mode, "configuration", time())
 
     @property

@@ -19,13 +19,14 @@ import uvloop
 from cachepolicy.cache import GraphCache
 from cachepolicy.capture import CaptureOnRepeat
 from cachepolicy.costs import CostTable
+from cachepolicy.reasons import RefusalReason
 from service.admin import Admin
 from service.backends.base import Backend
 from service.backends.opening import open_backend
 from service.capturer import Capturer
 from service.choices import ArenaScope
 from service.config import Config, ModelConfig, PrewarmEntry, WorkerConfig, parse_model
-from service.errors import DeviceLost, GraphcacheError
+from service.errors import CaptureRefused, DeviceLost, GraphcacheError
 from service.lane import Lane
 from service.models.loaded import LoadedModel
 from service.models.loading import load_model
@@ -35,7 +36,7 @@ from service.rpc.health import HealthState, ProbeServer
 from service.rpc.server import SERVICES, Limits, Servers
 from service.telemetry.http import MetricsServer
 from service.telemetry.metrics import Metrics
-from service.verification import Proof
+from service.verification import Accepted, Audit, Mismatch, Proof
 from service.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -70,9 +71,10 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> int:
             for model in config.models:
                 await node.admin.load_config(model)
             announce(f"listening {addresses}")
-            warming = asyncio.create_task(_prewarm(config, node))
+            background = [asyncio.create_task(_prewarm(config, node)), asyncio.create_task(node.worker.audit_when_idle())]
             await stop.wait()
-            warming.cancel()
+            for task in background:
+                task.cancel()
             await _leave(node, 0.0 if lost else config.worker.drain)
     finally:
         if not lost:  # what a lost device holds can't be given back
@@ -166,17 +168,27 @@ def assemble(config: Config) -> Node:
     def fresh(model: LoadedModel) -> LoadedModel:
         return load(registry.config_of(model), 0)
 
+    accepted = Accepted()
+    proof = Proof(backend, fresh, accepted)
     capturer = Capturer(
         backend,
         lane,
         cache,
         CaptureOnRepeat(),
         costs,
-        Proof(backend, fresh),
+        proof,
         metrics,
         background=config.cache.capture.background,
         own_pools=config.cache.arena is ArenaScope.GRAPH,
     )
+
+    def retire(mismatch: Mismatch) -> None:
+        name = mismatch.model.spec.name
+        log.error("a replay of %s gave a wrong answer, its graph is retired: %s", mismatch.entry.key, mismatch.detail)
+        metrics.audit_mismatch(name)
+        capturer.discard(mismatch.entry, CaptureRefused(RefusalReason.MISMATCH, mismatch.detail))
+
+    audit = Audit(backend, lane, proof.standard, retire, every=round(1 / config.cache.audit) if config.cache.audit else 0)
     worker = Worker(
         config.worker.name or f"{socket.gethostname()}-{token_hex(3)}",
         backend,
@@ -186,6 +198,8 @@ def assemble(config: Config) -> Node:
         capturer,
         costs,
         metrics,
+        accepted,
+        audit,
         max_waiting=config.worker.limits.waiting,
         max_waiting_bytes=config.worker.limits.waiting_bytes,
         default_deadline_s=config.worker.default_deadline,

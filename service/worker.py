@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic, time
+from typing import TYPE_CHECKING
 
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
@@ -30,7 +31,12 @@ from service.routing import Eager, Replay, Router
 from service.telemetry import spans
 from service.telemetry.metrics import UNKNOWN_MODEL, Metrics
 
+if TYPE_CHECKING:  # these load torch, which the worker itself has no use for
+    from service.verification import Accepted, Audit
+
 log = logging.getLogger(__name__)
+
+AUDIT_PAUSE_S = 0.05
 
 
 class Worker:
@@ -46,6 +52,8 @@ class Worker:
         capturer: Capturer,
         costs: CostTable,
         metrics: Metrics,
+        accepted: Accepted,
+        audit: Audit,
         *,
         max_waiting: int,
         max_waiting_bytes: int,
@@ -59,6 +67,8 @@ class Worker:
         self._cache = cache
         self._capturer = capturer
         self._costs = costs
+        self._accepted = accepted
+        self._audit = audit
         self._router = Router(cache, capturer)
         self._batcher = Batcher(self._run_batch)
         self._max_waiting = max_waiting
@@ -108,6 +118,13 @@ class Worker:
         """Take no more requests; returns when those in flight are answered."""
         self._draining = True
         await self._batcher.idle()
+
+    async def audit_when_idle(self) -> None:
+        """Run kept replays again eagerly while no request waits; ends by being cancelled."""
+        while True:
+            await asyncio.sleep(AUDIT_PAUSE_S)
+            while self._audit.waiting and not self._waiting and self._lost is None:
+                await asyncio.to_thread(self._audit.step)
 
     def models(self) -> list[ModelStatus]:
         """Every known model and version."""
@@ -171,6 +188,8 @@ class Worker:
             parts = split(spec, whole, served.max_rows)
         nbytes = request.nbytes
         self._admit(nbytes)
+        if served.wants_samples:
+            self._accepted.remember(spec.name, request.inputs)
         tickets: list[Ticket] = []
         try:
             tickets.extend(self._enqueue(served, variant, part, deadline) for part in parts)
@@ -289,6 +308,7 @@ class Worker:
         saved_s = 0.0 if eager_s is None else eager_s - (now - started)
         self._cache.record_hit(entry, now, saved_s)
         self.metrics.replayed(served.spec.name, str(key.bucket), saved_s)
+        self._audit.offer(entry, served.loaded, variant, batch.parts, outputs)
         return outputs
 
     def _eager(self, served: ServedModel, variant: Variant, parts: Sequence[Part]) -> list[Outputs | Exception]:

@@ -37,6 +37,7 @@ class Metrics:
         self._saved = Counter("graphcache_saved_seconds", "Seconds saved by replay", ["model", "bucket"], registry=registry)
         self._captures = Counter("graphcache_captures", "Captures by result", ["model", "result"], registry=registry)
         self._capture_seconds = Histogram("graphcache_capture_seconds", "Time of a capture's phases", ["phase"], registry=registry)
+        self._mismatches = Counter("graphcache_audit_mismatches", "Served replays that eager contradicts", ["model"], registry=registry)
         self._evictions = Counter("graphcache_evictions", "Evicted graphs", ["model"], registry=registry)
         self._padding = Gauge("graphcache_padding_ratio", "Padded per real elements of the last replay", ["model"], registry=registry)
 
@@ -73,6 +74,10 @@ class Metrics:
         """Observe the phases of one capture."""
         for phase in ("warm_up", "capture", "instantiate", "first_launch"):
             self._capture_seconds.labels(phase).observe(getattr(timings, phase))
+
+    def audit_mismatch(self, model: str) -> None:
+        """Count a served replay that was wrong: an alarm."""
+        self._mismatches.labels(model).inc()
 
     def eviction(self, model: str) -> None:
         """Count one evicted graph."""

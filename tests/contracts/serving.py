@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 import torch
 
+from cachepolicy.cache import GraphEntry
+from service.backends.base import Batch, Outputs, Padding
+from service.capturer import Graph
 from service.messages import GraphMode, Path
+from service.tensors import HostTensor
 from tests.harness import MODULES, ask, eager, running, served, value, warm_all
 
 TOLERANCE = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (5e-2, 5e-2)}
@@ -206,3 +211,41 @@ async def test_mode_applies_from_the_next_batch_on_and_expires(device: str) -> N
         assert reply.outcome.path is Path.REPLAY
         assert reply.outcome.mode is not None
         assert reply.outcome.mode.mode is GraphMode.AUTO
+
+
+async def test_a_graph_that_goes_wrong_is_caught_by_the_audit_and_retired(device: str) -> None:
+    """An injected wrong graph is found within twice the audit's interval of replays, and refused as a mismatch."""
+    async with running(device, sets=["cache.audit=20%", "cache.capture.background=false"]) as node:
+        auditing = asyncio.create_task(node.worker.audit_when_idle())
+        await node.admin.warm("mlp", "", {"batch": 2}, {}, force=True)
+        x = {"x": torch.randn(2, 256)}
+        for _ in range(10):
+            await ask(node, "mlp", x)
+        entry = next(iter(node.capturer.cache))
+        spoil(entry)
+        replays = 0
+        while (await ask(node, "mlp", x)).outcome.path is Path.REPLAY:
+            replays += 1
+            assert replays <= 2 * 5
+            await asyncio.sleep(0.15)
+        reply = await ask(node, "mlp", x)
+        assert str(reply.outcome.reason) == "refused"
+        assert reply.outcome.detail.startswith("mismatch")
+        close(value(reply.outputs["y"]), eager(served(node, "mlp").loaded, x)["y"])
+        auditing.cancel()
+
+
+def spoil(entry: GraphEntry) -> None:
+    """Make a graph's replays wrong from now on."""
+    graph = entry.payload
+    assert isinstance(graph, Graph)
+
+    class Wrong:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(graph.recording, name)
+
+        def replay(self, batch: Batch, padding: Padding) -> list[Outputs]:
+            parts = graph.recording.replay(batch, padding)
+            return [{name: HostTensor(t.datatype, t.shape, bytes(len(t.data))) for name, t in part.items()} for part in parts]
+
+    entry.payload = Graph(Wrong(), graph.padding)  # type: ignore[arg-type]
