@@ -56,13 +56,12 @@ class DecodeLayer(nn.Module):
         query = at.rotate(F.linear(h, self.query).view(-1, s.heads, s.head_width))
         key = at.rotate(F.linear(h, self.key).view(-1, s.kv_heads, s.head_width))
         value = F.linear(h, self.value).view(-1, s.kv_heads, s.head_width)
-        keys.index_put_(at.cell, key)
-        values.index_put_(at.cell, value)
-        # Query heads of a group share a key head: [batch, kv_heads, group, head_width] against [batch, kv_heads, context, head_width].
+        keys.transpose(1, 2).index_put_(at.cell, key)  # by slot and position: a cell of all heads
+        values.transpose(1, 2).index_put_(at.cell, value)
+        # The query heads that share a key head take the place of a sequence: [batch, kv_heads, group, head_width].
         grouped = query.view(-1, s.kv_heads, s.heads // s.kv_heads, s.head_width)
-        scores = grouped @ keys[at.slots].transpose(2, 3) * s.head_width**-0.5
-        weights = scores.float().masked_fill(~at.seen, float("-inf")).softmax(dim=-1).to(x.dtype)
-        x = x + F.linear((weights @ values[at.slots]).flatten(1), self.out)
+        attended = F.scaled_dot_product_attention(grouped, keys[at.slots], values[at.slots], attn_mask=at.bias)
+        x = x + F.linear(attended.flatten(1), self.out)
         h = F.rms_norm(x, (s.width,), self.feed_norm)
         return x + F.linear(F.silu(F.linear(h, self.gate)) * F.linear(h, self.up), self.down)
 
@@ -72,15 +71,14 @@ class Step:
     """What all layers of one step share."""
 
     slots: Tensor  # [batch]
-    cell: tuple[Tensor, Tensor, Tensor]  # index of the written cells: slot, kv head, position
-    seen: Tensor  # BOOL [batch, 1, 1, context]: positions up to and including the row's own
-    cos: Tensor  # [batch, 1, head_width / 2]
-    sin: Tensor
+    cell: tuple[Tensor, Tensor]  # index of the written cells: slot and position
+    bias: Tensor  # [batch, 1, 1, context]: 0 up to and including the row's own position, -inf beyond
+    cos: Tensor  # [batch, 1, head_width]
+    sin: Tensor  # likewise, negative in the first half
 
     def rotate(self, x: Tensor) -> Tensor:
         """Turn each pair (i, i + half) of `x` [batch, heads, head_width] by the row's angles."""
-        left, right = x.chunk(2, dim=-1)
-        return torch.cat((left * self.cos - right * self.sin, right * self.cos + left * self.sin), dim=-1)
+        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, dims=-1), self.sin)
 
 
 class DecodeStep(nn.Module):
@@ -89,7 +87,6 @@ class DecodeStep(nn.Module):
     keys: Tensor
     values: Tensor
     frequencies: Tensor
-    kv_head_index: Tensor
 
     def __init__(self, sizes: Sizes, g: torch.Generator, dtype: torch.dtype, *, logits: bool) -> None:
         super().__init__()
@@ -100,7 +97,6 @@ class DecodeStep(nn.Module):
         self.norm = nn.Parameter(torch.ones(sizes.width, dtype=dtype))
         half = torch.arange(sizes.head_width // 2) / (sizes.head_width // 2)
         self.register_buffer("frequencies", 10000.0**-half, persistent=False)
-        self.register_buffer("kv_head_index", torch.arange(sizes.kv_heads)[None, :], persistent=False)
         cache = (sizes.slots, sizes.layers, sizes.kv_heads, sizes.context, sizes.head_width)
         self.register_buffer("keys", torch.zeros(cache, dtype=dtype), persistent=False)
         self.register_buffer("values", torch.zeros(cache, dtype=dtype), persistent=False)
@@ -113,12 +109,14 @@ class DecodeStep(nn.Module):
         """
         x = F.embedding(tokens, self.table)
         angle = (positions.unsqueeze(1) * self.frequencies).unsqueeze(1)
+        cos, sin = angle.cos(), angle.sin()
+        ahead = torch.arange(self.sizes.context, device=tokens.device) > positions[:, None]
         at = Step(
             slots=slots,
-            cell=(slots[:, None], self.kv_head_index, positions[:, None]),
-            seen=(torch.arange(self.sizes.context, device=tokens.device) <= positions[:, None])[:, None, None, :],
-            cos=angle.cos().to(x.dtype),
-            sin=angle.sin().to(x.dtype),
+            cell=(slots, positions),
+            bias=torch.zeros_like(ahead, dtype=x.dtype).masked_fill(ahead, float("-inf"))[:, None, None, :],
+            cos=torch.cat((cos, cos), dim=-1).to(x.dtype),
+            sin=torch.cat((-sin, sin), dim=-1).to(x.dtype),
         )
         for index, layer in enumerate(self.layers):
             x = layer(x, self.keys[:, index], self.values[:, index], at)
