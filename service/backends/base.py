@@ -63,14 +63,24 @@ class CaptureTimings:
     instantiate: float = 0.0
     first_launch: float = 0.0
 
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.warm_up + self.capture + self.instantiate + self.first_launch
+
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """Bytes of the device, as the driver reports them; zeros on a CPU."""
+    """Bytes of the device, as the driver reports them; zeros on a CPU. `detail`: what the allocator holds and has given out."""
 
     free: int = 0
     total: int = 0
     detail: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def available(self) -> int:
+        """Free, and what the allocator holds without having given it out."""
+        return self.free + self.detail.get("reserved", 0) - self.detail.get("allocated", 0)
 
 
 Outputs = dict[str, HostTensor]
@@ -83,6 +93,7 @@ class Recording(Protocol):
     bytes: int  # its own: static buffers, the driver's bytes per node, a private pool
     arena: str  # the shared pool it lives in; "" where it has its own
     arena_bytes: int  # size of that pool right after the capture
+    driver_bytes: int  # of `bytes`, what the driver holds outside the allocator; after `close` it keeps most of it for later graphs
     nodes: int
     timings: CaptureTimings
 
@@ -113,6 +124,10 @@ class Backend(Protocol):
 
     def memory(self) -> DeviceMemory:
         """Free and total bytes now."""
+        ...
+
+    def arena_bytes(self, arena: str) -> int:
+        """What an arena's pools take now; 0 where it has none. Called from the capturer's thread."""
         ...
 
     def lane(self) -> AbstractContextManager[None]:

@@ -29,6 +29,7 @@ class CpuRecording:
 
     arena = ""
     arena_bytes = 0
+    driver_bytes = 0
 
     def __init__(
         self,
@@ -77,6 +78,10 @@ class CpuBackend:
     def memory(self) -> DeviceMemory:
         """See Backend."""
         return DeviceMemory()
+
+    def arena_bytes(self, arena: str) -> int:
+        """See Backend."""
+        return 0
 
     @contextmanager
     def lane(self) -> Iterator[None]:

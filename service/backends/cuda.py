@@ -68,7 +68,8 @@ class CudaRecording:
         self.bucket = bucket
         self.nodes = nodes
         self.timings = timings
-        self.bytes = buffers.nbytes + nodes * NODE_BYTES
+        self.driver_bytes = nodes * NODE_BYTES
+        self.bytes = buffers.nbytes + self.driver_bytes
         self.arena = ""
         self.arena_bytes = 0
         self._buffers: StaticBuffers | None = buffers
@@ -133,6 +134,11 @@ class CudaBackend:
     def memory(self) -> DeviceMemory:
         """See Backend."""
         return device_memory(self._device)
+
+    def arena_bytes(self, arena: str) -> int:
+        """See Backend."""
+        with CAPTURE_LOCK:
+            return self._pools.nbytes(arena)
 
     @contextmanager
     def lane(self) -> Iterator[None]:

@@ -53,8 +53,9 @@ class Pools:
         self._tidy(arena, pool)
 
     def nbytes(self, arena: str) -> int:
-        """Bytes that the arena's pools hold of the device."""
-        return sum(_pool_bytes(pool) for pool in self._arenas[arena].graphs)
+        """Bytes that the arena's pools hold of the device; 0 where it has none."""
+        entry = self._arenas.get(arena)
+        return sum(_pool_bytes(pool) for pool in entry.graphs) if entry else 0
 
     def _tidy(self, arena: str, pool: Handle) -> None:
         entry = self._arenas[arena]
