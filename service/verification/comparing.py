@@ -75,7 +75,7 @@ class Scale:
     columns: Floats | None  # None where too few rows were seen to tell
 
     @classmethod
-    def of(cls, reference: Floats, batch: int | None) -> Scale:
+    def of(cls, reference: Floats, batch: int | None, *, columns: bool = True) -> Scale:
         """From an answer; `batch` is the dimension of its rows."""
         magnitudes = np.where(np.isfinite(reference), np.abs(reference), 0)
         if batch is None or magnitudes.ndim == 0:
@@ -83,8 +83,7 @@ class Scale:
         magnitudes = np.moveaxis(magnitudes, batch, 0)
         per_row = magnitudes.reshape(len(magnitudes), -1).max(axis=1, initial=0)
         per_row = np.maximum(per_row, np.median(per_row))
-        columns = magnitudes.max(axis=0) if len(magnitudes) >= 4 else None
-        return cls(per_row, columns)
+        return cls(per_row, magnitudes.max(axis=0) if columns and len(magnitudes) >= 4 else None)
 
     def at(self, shape: tuple[int, ...]) -> Floats:
         """For an answer of this shape (rows first), possibly of fewer rows and smaller axes."""
@@ -119,10 +118,13 @@ class Comparer:
         self._excused = dict.fromkeys(self._batch, 0)
         self._typical: dict[str, float] = {}
 
-    def scales(self, reference: Outputs) -> dict[str, Scale]:
-        """Magnitudes of an eager answer at the whole bucket, to judge smaller ones by."""
+    def scales(self, reference: Outputs, *, alike: bool = False) -> dict[str, Scale]:
+        """Magnitudes of an eager answer at the whole bucket, to judge smaller ones by.
+
+        Rows that are `alike` say nothing about what is usual at a place: an element near zero is so in all of them.
+        """
         return {
-            name: Scale.of(values(tensor), self._batch[name])  # type: ignore[arg-type]
+            name: Scale.of(values(tensor), self._batch[name], columns=not alike)  # type: ignore[arg-type]
             for name, tensor in reference.items()
             if tensor.datatype.is_float
         }

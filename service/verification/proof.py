@@ -7,7 +7,7 @@ be padded by a repeated row only is served that way; what can't be padded is ser
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import cycle
 from typing import TypeVar
 
@@ -49,6 +49,7 @@ class Proof:
         self._judged: dict[str, dict[Variant, Character | CaptureRefused]] = {}
         self._standards: dict[tuple[str, Variant], Comparer] = {}
         self._independent: dict[tuple[str, Variant], bool] = {}
+        self._swept: dict[tuple[str, Variant], dict[str, set[int]]] = {}  # sizes that answered as a larger one did, by axis
 
     def judge(self, model: LoadedModel, variant: Variant, lane: Lane) -> None:
         """See Verifier. All variants are judged at the first call for a load. Raises CaptureRefused, NotYetProvable."""
@@ -57,8 +58,11 @@ class Proof:
     def verify(self, model: LoadedModel, variant: Variant, recording: Recording, lane: Lane) -> Verdict:
         """See Verifier. Raises CaptureRefused, NotYetProvable."""
         character = self._character(model, variant, lane)
-        case = _Case(self._backend, model, variant, recording, lane, character, self._sampler(model, character))
+        swept = self._swept.get((model.weights, variant), {})
+        case = _Case(self._backend, model, variant, recording, lane, character, self._sampler(model, character), swept)
         verdict = case.verdict()
+        if verdict == Verdict():
+            _remember(self._swept, (model.weights, variant), case.swept)
         _remember(self._standards, (model.weights, variant), case.comparer)
         log.info("proved %s/%s in %d runs: %s", model.weights, recording.bucket, case.runner.runs, verdict)
         return verdict
@@ -116,7 +120,11 @@ class _Case:
         lane: Lane,
         character: Character,
         sampler: Sampler,
+        swept: Mapping[str, Set[int]],
     ) -> None:
+        self._below = {axis: ends(size) if size in swept.get(axis, ()) else sizes_below(size) for axis, size in recording.bucket.sizes}
+        self.swept = {axis: {*swept.get(axis, ()), *self._below[axis], size} for axis, size in recording.bucket.sizes}
+        self._thorough = {axis for axis, size in recording.bucket.sizes if size not in swept.get(axis, ())}
         self.runner = Runner(backend, model, variant, lane)
         self._spec = model.spec
         self._recording = recording
@@ -157,7 +165,7 @@ class _Case:
                 continue
             if isinstance(got, Exception):
                 raise CaptureRefused(RefusalReason.MISMATCH, f"the replay raised {type(got).__name__}: {got} ({kind} values)")
-            self._scales[kind] = self.comparer.scales(expected)
+            self._scales[kind] = self.comparer.scales(expected, alike=kind is Kind.SAME)
             if kind is Kind.NATURAL:
                 self.comparer.learn_magnitude(self._scales[kind])
                 self._learn_drift(kind)
@@ -221,15 +229,19 @@ class _Case:
         return ""
 
     def _smaller(self) -> Iterator[tuple[Kind, Shape]]:
-        """Shapes below the bucket, each with the kinds of values to try it with: each axis alone, then several at once."""
+        """Shapes below the bucket, each with the kinds of values to try it with: each axis alone, then several at once.
+
+        Where the bucket's own size already answered as a larger one of the model did, its sizes below did so, too: both ends remain
+        to be tried, for what this very recording makes of them.
+        """
         others = cycle(kind for kind in ORDINARY if kind is not Kind.SAME)
-        below = {axis: sizes_below(size) for axis, size in self._bucket.items()}
+        below = self._below
         for axis, sizes in below.items():
             for at, size in enumerate(sizes):
                 if axis == self._spec.batch_axis and self._layout is not None and self._layout.free(size) == 0:
                     continue
                 shape = {**self._bucket, axis: size}
-                if at < 2:
+                if at < 2 and axis in self._thorough:
                     yield from ((kind, shape) for kind in ORDINARY)
                 else:
                     yield Kind.SAME, shape
@@ -252,8 +264,12 @@ def sizes_below(size: int) -> list[int]:
         even = {1 + (size - 2) * at // (_SPREAD // 2) for at in range(_SPREAD // 2 + 1)}
         near = sorted((powers | even) & set(range(1, size)), key=lambda n: (n not in even, -n))
         wanted = {1, size - 1, *near[: _SPREAD - 2]}
-    ends = [end for end in (size - 1, 1) if end in wanted]
-    return list(dict.fromkeys([*ends, *sorted(wanted)]))
+    return list(dict.fromkeys([*ends(size), *sorted(wanted)]))
+
+
+def ends(size: int) -> list[int]:
+    """The largest and the smallest size below a bucket's."""
+    return list(dict.fromkeys(end for end in (size - 1, 1) if 0 < end < size))
 
 
 def _comparer(model: LoadedModel, character: Character) -> Comparer:
