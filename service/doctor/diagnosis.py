@@ -1,0 +1,133 @@
+"""The story of `graphcache doctor`: run the step under watch, list what blocks, try what lies between, then try the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.backends.base import Backend, Recording
+from service.backends.blockers import Blocker, paths_of
+from service.backends.watch import training_parts
+from service.doctor.patient import Patient
+from service.doctor.segments import Extent, Segment, bound_by_values, kept_out, merged, segments
+from service.doctor.tape import try_segments
+from service.doctor.tracing import Crossing, Trace, traces
+from service.errors import CaptureRefused, NotYetProvable
+from service.lane import Lane
+from service.models.loaded import LoadedModel
+from service.verification import Proof
+
+TRIED = 16  # the largest segments, which are recorded to prove that they can be
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A blocker as it is reported: how often the step meets it, and how many working operations it keeps out of a graph."""
+
+    blocker: Blocker
+    times: int
+    keeps_out: int
+    crossing: Crossing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A segment, and why it can't be captured by itself: empty where it was captured and replayed right, None where it was not tried."""
+
+    segment: Segment
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the doctor found. `note` tells of a proof that could not be carried out."""
+
+    operations: int  # those that launch work
+    obstacles: tuple[Obstacle, ...]
+    segments: tuple[Tried, ...]
+    note: str = ""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a graph of the whole step may exist."""
+        return not self.obstacles
+
+
+class Doctor:
+    """Examines models on one device, in the two threads that a worker has."""
+
+    def __init__(self, backend: Backend, fresh: Callable[[], LoadedModel]) -> None:
+        self._backend = backend
+        self._fresh = fresh
+        self.lane = Lane(backend.lane, "lane")
+        self.capturer = Lane(backend.capturer, "capturer")
+
+    def close(self) -> None:
+        """Let go of the device."""
+        self.lane.close()
+        self.capturer.close()
+        self._backend.close()
+
+    def examine(self, patient: Patient) -> tuple[Diagnosis, Recording | None]:
+        """Never stops at a blocker. The recording is the whole step's, where there is one. Raises ModelRaised if eager itself does."""
+        self.lane.submit(
+            lambda: self._backend.run_eager(patient.model, patient.variant, patient.batch(1))
+        ).result()  # builds what is built late
+        one, two = self.lane.submit(lambda: traces(patient)).result()
+        bound = bound_by_values(one, two)
+        obstacles = [Obstacle(found.blocker, times, share, found.crossing) for found, times, share in merged(one.found, kept_out(one))]
+        everything = Extent(one).total
+        obstacles += [Obstacle(blocker, 1, everything) for blocker in training_parts(patient.model.module)]
+        recording, note = None, ""
+        if not obstacles:
+            recording, obstacle, note = self._record(patient, everything)
+            obstacles += [obstacle] if obstacle is not None else []
+        pieces = segments(one, bound) if obstacles else []
+        return Diagnosis(everything, tuple(obstacles), tuple(self._try(patient, one, pieces)), note), recording
+
+    def _record(self, patient: Patient, everything: int) -> tuple[Recording | None, Obstacle | None, str]:
+        """Capture the whole step and prove it, as the worker would."""
+        proof = Proof(self._backend, lambda _: self._fresh())
+        model, variant = patient.model, patient.variant
+
+        def prove() -> tuple[Recording | None, str]:
+            note = ""
+            try:
+                proof.judge(model, variant, self.lane)
+            except NotYetProvable as error:
+                note = str(error)
+            recording = self._backend.record(model, variant, patient.bucket)
+            if note:
+                return recording, note
+            try:
+                proof.verify(model, variant, recording, self.lane)
+            except NotYetProvable as error:
+                note = str(error)
+            except BaseException:
+                self.lane.barrier()
+                recording.close()
+                raise
+            return recording, note
+
+        try:
+            recording, note = self.capturer.submit(prove).result()
+        except CaptureRefused as refusal:
+            return None, Obstacle(_told_by(refusal, model), 1, everything), ""
+        return recording, None, note
+
+    def _try(self, patient: Patient, trace: Trace, pieces: list[Segment]) -> list[Tried]:
+        tried, rest = pieces[:TRIED], pieces[TRIED:]
+        ranges = [(piece.first, piece.end) for piece in tried]
+        names = [operation.name for operation in trace.operations]
+        problems = self.capturer.submit(lambda: try_segments(patient, 1, ranges, names)).result() if tried else []
+        return [Tried(piece, problem) for piece, problem in zip(tried, problems, strict=True)] + [Tried(piece, None) for piece in rest]
+
+
+def _told_by(refusal: CaptureRefused, model: LoadedModel) -> Blocker:
+    """What only the capture or the proof found out. Where the model's code raised, it has a place."""
+    cause = refusal.__cause__
+    if isinstance(cause, Exception) and not isinstance(cause, CaptureRefused):
+        found = Blocker.of_error(refusal.reason, cause, paths_of(model.module))
+        if found.place is not None:
+            return found
+    return Blocker(refusal.reason, what=refusal.detail.removesuffix(f": {refusal.reason.hint}"))
