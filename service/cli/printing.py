@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-PIPE_WIDTH = 200  # no line is wrapped where a program reads it
+PIPE_WIDTH = 10_000  # nothing is wrapped or cut where a program reads it
 
 
 def console(*, stderr: bool = False) -> Console:

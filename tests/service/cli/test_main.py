@@ -8,7 +8,7 @@ import pytest
 from service.cli import COMMANDS, cli
 from tests.service.cli.conftest import Terminal
 
-CLIENT_MODULES = sorted({module for module, _ in COMMANDS.values()} - {"serve"})
+CLIENT_MODULES = sorted({module for module, _ in COMMANDS.values()} - {"serve", "doctor"})
 
 
 @pytest.mark.parametrize(
