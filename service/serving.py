@@ -163,6 +163,7 @@ def assemble(config: Config) -> Node:
             allowed=worker_config.allowed_factories,
             generation=generation,
             base_dir=config.base_dir,
+            index=next((number for number, listed in enumerate(config.models) if listed is model), None),
         )
 
     def fresh(model: LoadedModel) -> LoadedModel:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+# Reading an archive, tracing and torch.compile import this on their first use. Its parts import each other in a circle, so that two
+# threads (a load and the capturer) that do so at once can see one half made; it is therefore imported with this module, before threads.
+import torch._dynamo
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
