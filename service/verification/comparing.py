@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 _SAFETY = 4.0  # eager's own drift, seen at few sizes, times this is what is allowed
 _COLUMN_SLACK = 4.0  # an element may be that much larger than the largest seen in its column
+_TELLING = 0.125  # share of finite elements
 _FLIPS = 0.02  # share of integers that may differ where eager itself flips them (ties of an argmax)
 
 
@@ -149,6 +150,11 @@ class Comparer:
                     self._drift[name] = max(self._drift[name], distance)
             else:
                 self._unstable[name] += int((tensor.bits() != again.bits()).sum())
+
+    def telling(self, answer: Outputs) -> bool:
+        """Whether an answer can show that it is right: an output that is hardly anywhere finite equals nearly everything."""
+        floats = [values(tensor) for tensor in answer.values() if tensor.datatype.is_float and tensor.nbytes]
+        return all(np.isfinite(array).mean() >= _TELLING for array in floats)
 
     @property
     def drift(self) -> dict[str, float]:

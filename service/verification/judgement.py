@@ -23,7 +23,7 @@ from service.tensors import Datatype
 from service.verification.comparing import Comparer, coarser
 from service.verification.fingerprints import Snapshot, foreign_hooks
 from service.verification.observing import Run, Witness, observe
-from service.verification.samples import Inputs, Kind, Sampler, crop
+from service.verification.samples import Inputs, Kind, Sampler
 from service.verification.slots import TrialSlots
 
 
@@ -64,7 +64,7 @@ class Judge:
         module, exempt = instance.module, frozenset(instance.state)
         a, b, c = (self._sampler.draw(shape, Kind.NATURAL, seed) for seed in (1, 2, 3))
         refuse_training(module)
-        slots = TrialSlots(instance, shape.get(instance.spec.batch_axis, 1))
+        slots = self._slots(instance)
         untouched = Snapshot(module, exempt=exempt)
         for inputs in (a, b):
             self._run(variant, inputs, slots)
@@ -78,20 +78,29 @@ class Judge:
         runs.append(self._run(variant, a, slots, witness))
         comparer = Comparer(instance.spec.outputs, instance.spec.batch_axis, witness.precision, instance.spec.tolerance)
         _refuse_writes(runs, before, after)
-        slots.refuse_writes()
+        self._lane.submit(slots.refuse_writes).result()
         _refuse_randomness(runs, witness, comparer)
         if slots:
-            slots.disturb()
+            self._lane.submit(slots.disturb).result()
             if _differ(comparer, runs[0], self._run(variant, a, slots)):
                 raise CaptureRefused(RefusalReason.STATEFUL, "the answer depends on state slots that the request does not name")
         if untouched.changes(before):
-            self._compare_with_another(variant, comparer, [(a, runs[0]), (c, runs[3])], slots)
+            self._compare_with_another(variant, comparer, [(a, runs[0]), (c, runs[3])])
         return Character(witness.precision, witness.floats_to_integers)
 
+    def _slots(self, instance: LoadedModel) -> TrialSlots:
+        rows = self._shape.get(instance.spec.batch_axis, 1)
+        return self._lane.submit(lambda: TrialSlots(instance, rows)).result()
+
     def _run(self, variant: Variant, inputs: Inputs, slots: TrialSlots, witness: Witness | None = None) -> Run:
+        return self._run_on(self._instance, variant, inputs, self._shape, slots, witness)
+
+    def _run_on(
+        self, instance: LoadedModel, variant: Variant, inputs: Inputs, shape: Shape, slots: TrialSlots, witness: Witness | None = None
+    ) -> Run:
         def work() -> Run:
             slots.reset()
-            return observe(self._backend, self._instance, variant, inputs, self._shape, witness)
+            return observe(self._backend, instance, variant, inputs, shape, witness)
 
         try:
             return self._lane.submit(work).result()
@@ -105,7 +114,7 @@ class Judge:
         """
         spec = self._instance.spec
         inputs = self._sampler.draw(self._shape, Kind.NATURAL, 1)
-        slots = TrialSlots(self._instance, self._shape.get(spec.batch_axis, 1))
+        slots = self._slots(self._instance)
         before = {variant: self._run(variant, inputs, slots) for variant in judged}
         precisions = [character.precision for character in judged.values() if character.precision is not None]
         if precisions:
@@ -119,23 +128,17 @@ class Judge:
             found[variant] = replace(character, drift=comparer.drift)
         return found
 
-    def _compare_with_another(
-        self, variant: Variant, comparer: Comparer, expected: Sequence[tuple[Inputs, Run]], slots: TrialSlots
-    ) -> None:
-        """Warm another instance up with other values at another size: what it built then must not show in its answers."""
-        other, spec = self._fresh(), self._instance.spec
+    def _compare_with_another(self, variant: Variant, comparer: Comparer, expected: Sequence[tuple[Inputs, Run]]) -> None:
+        """Warm another instance up as a recording would, at another size: what it built then must not show in its answers."""
+        other = self._fresh()
         smaller = {axis: max(1, size - 1) for axis, size in self._shape.items()}
-        first = crop(spec, self._sampler.draw(self._shape, Kind.NATURAL, 4), smaller)
-        other_slots = TrialSlots(other, self._shape.get(spec.batch_axis, 1))
+        slots = self._slots(other)
         try:
-            self._lane.submit(partial(observe, self._backend, other, variant, first, smaller)).result()
-        except ModelRaised:  # a size that the model does not take builds nothing
-            first = self._sampler.draw(self._shape, Kind.NATURAL, 4)
-            self._lane.submit(partial(observe, self._backend, other, variant, first, self._shape)).result()
+            self._run_on(other, variant, self._sampler.safe(smaller), smaller, slots)
+        except CaptureRefused:  # a size that the model does not take builds nothing
+            self._run_on(other, variant, self._sampler.safe(self._shape), self._shape, slots)
         for inputs, run in expected:
-            other_slots.reset()
-            again = self._lane.submit(partial(observe, self._backend, other, variant, inputs, self._shape)).result()
-            if _differ(comparer, run, again):
+            if _differ(comparer, run, self._run_on(other, variant, inputs, self._shape, slots)):
                 raise CaptureRefused(RefusalReason.STATEFUL, "what the model builds on its first call depends on that call's values")
 
 

@@ -44,7 +44,9 @@ class _Experiment:
         for seed, kind in enumerate((Kind.NATURAL, Kind.SKEWED), 30):
             inputs = self._sampler.draw(self._shape, kind, seed)
             expected = self._eager(inputs, self._rows)
-            if expected is None or not self._ignores_others(inputs, expected) or not self._ignores_place_and_number(inputs, expected):
+            if expected is None or not self._comparer.telling(expected):
+                return False
+            if not self._ignores_others(inputs, expected) or not self._ignores_place_and_number(inputs, expected):
                 return False
         return True
 

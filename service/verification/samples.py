@@ -107,6 +107,19 @@ class Sampler:
             drawn[spec.name] = HostTensor.of(spec.datatype, bits)
         return crop(self._spec, drawn, shape)
 
+    def safe(self, shape: Shape) -> Inputs:
+        """What a recording warms up with: pad values within their range; slots as in `draw`."""
+        filled: Inputs = {}
+        for spec in self._spec.requested_inputs:
+            if spec.name in self._slots:
+                filled[spec.name] = HostTensor.of(spec.datatype, np.arange(shape[self._spec.batch_axis]).astype(spec.datatype.bits))
+                continue
+            low, high = spec.range or (spec.pad, spec.pad)
+            pad = np.full(concrete(spec.shape, shape), min(max(spec.pad, low), high))
+            is_float = spec.datatype.is_float
+            filled[spec.name] = HostTensor.of(spec.datatype, encode(pad, spec.datatype) if is_float else pad.astype(spec.datatype.bits))
+        return filled
+
     def _made_up_floats(self, kind: Kind) -> bool:
         if self._lock_floats or kind is Kind.SAME:
             return False

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own habit)
 
-from service.models.spec import InputSpec, OutputSpec
+from cachepolicy.buckets import Bucket
+from service.capturer import Verdict
+from service.errors import CaptureRefused
+from service.models.spec import AxisSpec, InputSpec, OutputSpec
 from service.tensors import Datatype
+from service.verification.comparing import relative_distance
+from tests.service.verification.benches import Bench, value
 
 WIDTH, LENGTH = 8, 4
 INPUTS = (
@@ -63,7 +70,7 @@ class Piece(nn.Module):
         return x + self.attention(x, x, x, need_weights=False)[0]  # type: ignore[no-any-return]
 
     def masked_attention(self, x: Tensor, t: Tensor) -> Tensor:
-        keep = (t > 2)[:, None, :] | torch.eye(LENGTH, dtype=torch.bool)
+        keep = (t > 2)[:, None, :] | torch.eye(LENGTH, dtype=torch.bool, device=x.device)
         return F.scaled_dot_product_attention(x, self.linear(x), x, attn_mask=keep)
 
     def recurrent(self, x: Tensor, t: Tensor) -> Tensor:
@@ -96,16 +103,19 @@ class Piece(nn.Module):
         return x.transpose(1, 2).reshape(x.shape[0], -1).view(-1, LENGTH, WIDTH)
 
     def in_half(self, x: Tensor, t: Tensor) -> Tensor:
-        return F.linear(x.bfloat16(), self.linear.weight.bfloat16()).float()
+        y: Tensor = F.linear(x.bfloat16(), self.linear.weight.bfloat16()).float()
+        return y
 
     def in_double(self, x: Tensor, t: Tensor) -> Tensor:
-        return (x.double() @ self.linear.weight.double()).float()
+        y: Tensor = x.double() @ self.linear.weight.double()
+        return y.float()
 
     def row_norm(self, x: Tensor, t: Tensor) -> Tensor:
         return x / x.norm(dim=(1, 2), keepdim=True)
 
     def logarithm(self, x: Tensor, t: Tensor) -> Tensor:
-        return torch.log(self.linear(x))
+        y: Tensor = self.linear(x)
+        return y.log()
 
     def dropout_in_eval(self, x: Tensor, t: Tensor) -> Tensor:
         return F.dropout(x, 0.5, training=self.training)
@@ -115,7 +125,7 @@ class Piece(nn.Module):
 
     def lazy_table(self, x: Tensor, t: Tensor) -> Tensor:
         if self.built is None:
-            self.built = torch.linspace(-1, 1, WIDTH)
+            self.built = torch.linspace(-1, 1, WIDTH, device=x.device)
         return x * self.built
 
     def integer_detour(self, x: Tensor, t: Tensor) -> Tensor:
@@ -167,7 +177,7 @@ class Piece(nn.Module):
         return -x if x.shape[0] % 2 else x
 
     def place(self, x: Tensor, t: Tensor) -> Tensor:
-        return x + torch.arange(x.shape[0]).view(-1, 1, 1)
+        return x + torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
 
     # -- reads values
 
@@ -188,7 +198,7 @@ class Piece(nn.Module):
         return x * (1 + int(t.max()))
 
     def numpy(self, x: Tensor, t: Tensor) -> Tensor:
-        return torch.from_numpy(x.numpy() * 2)
+        return torch.from_numpy(x.cpu().numpy() * 2).to(x.device)
 
     # -- state, randomness, mutation
 
@@ -270,8 +280,8 @@ class RandomStep(nn.Module):
 
     @property
     def safe(self) -> bool:
-        """Whether it must be admitted, padded."""
-        return all(name in SAFE for name in self.names) and self.form != "total"
+        """Whether it must be admitted."""
+        return all(name in SAFE for name in self.names)
 
     def forward(self, x: Tensor, t: Tensor) -> dict[str, Tensor]:
         """See FORMS."""
@@ -301,3 +311,38 @@ def example(batch: int, seed: int) -> dict[str, Tensor]:
         "x": magnitude * torch.randn(batch, LENGTH, WIDTH, generator=g),
         "t": torch.randint(0, 10, (batch, LENGTH), generator=g),
     }
+
+
+def check(bench: Bench, seed: int) -> str:
+    """Admit a random module and compare its replies with a fresh instance's; returns what became of it. Raises AssertionError."""
+    fresh = RandomStep(seed).to(bench.device).eval()
+    size = (4, 8, 7)[seed % 3]
+    axes = (AxisSpec("batch", 8, (size, 8) if size < 8 else (8,)),)
+    model = bench.of_module(partial(RandomStep, seed), inputs=INPUTS, outputs=FORMS[fresh.form], axes=axes)
+    story = f"module {seed}: {', '.join(fresh.names)}; {fresh.form}; bucket {size}"
+    try:
+        recording, verdict = bench.admit(model, Bucket.of(batch=size))
+    except CaptureRefused as refusal:
+        if fresh.safe:
+            raise AssertionError(f"{story}: refused") from refusal
+        return f"refused: {refusal.reason}"
+    if fresh.safe and fresh.form != "total" and "logarithm" not in fresh.names:  # logarithms may leave too little to prove padding by
+        assert verdict == Verdict(), story
+    rounding = 5e-2 if "in_half" in fresh.names else 1e-4
+    for batch in [size] if verdict.exact_only else [size, *range(1, size)]:
+        inputs = example(batch, 1000 * seed + batch)
+        with torch.no_grad():
+            outputs = fresh(**{name: tensor.to(bench.device, copy=True) for name, tensor in inputs.items()})
+        expected = {name: tensor.cpu() for name, tensor in outputs.items()}
+        reply = bench.replay(recording, inputs, {"batch": batch}, verdict.padding)
+        for name, tensor in expected.items():
+            got = value(reply[name])
+            assert got.shape == tensor.shape, f"{story}: {name} at {batch}"
+            if not tensor.is_floating_point():
+                assert (got == tensor).all(), f"{story}: {name} at {batch}"
+                continue
+            finite = tensor[torch.isfinite(tensor)].abs()
+            scale = np.asarray(finite.max() if finite.numel() else 0.0)
+            distance = relative_distance(tensor.numpy(), got.numpy(), scale)
+            assert distance < rounding, f"{story}: {name} at {batch} is off by {distance:.2g}"
+    return str(verdict)

@@ -11,7 +11,7 @@ from cachepolicy.buckets import Bucket
 from service.backends.base import Padding
 from service.capturer import Verdict
 from service.errors import CaptureRefused
-from tests.service.verification.conftest import MODELS, Bench, file_module, value
+from tests.service.verification.benches import MODELS, Bench, file_module, value
 
 ADMITTED = {"padded": Verdict(), "repeated": Verdict(Padding.REPEAT), "exact": Verdict(exact_only=True)}
 FILES = sorted(MODELS.glob("*.py"))
