@@ -29,13 +29,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "unpin": ("graphs", "Let the graph of a bucket be evicted again."),
     "mode": ("graphs", "Switch graphs for a model or a variant."),
     "budget": ("graphs", "Resize the graph cache."),
+    "doctor": ("doctor", "Say what keeps a model from being captured, or a graph from being faster."),
     "config": ("local", "Validate configuration files."),
     "version": ("local", "Print versions."),
 }
 
 
 class Commands(click.Group):
-    """Imports a command's module only when it is asked for: help comes at once, and only `serve` ever loads torch."""
+    """Imports a command's module only when it is asked for: help comes at once, and only `serve` and `doctor` load torch."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
         """Names, in the order of the table."""

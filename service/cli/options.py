@@ -76,6 +76,11 @@ parameters = click.option(
 )
 
 
+variants = click.option(
+    "--variant", "variants", multiple=True, metavar="NAME=VALUE", callback=_parameters, help="A variant; the first of its set by default."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The model, variant and shape that an admin command is about."""

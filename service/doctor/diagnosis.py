@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 from service.backends.base import Backend, Recording
 from service.backends.blockers import Blocker, paths_of
 from service.backends.watch import training_parts
+from service.doctor.calibration import Bench
 from service.doctor.patient import Patient
 from service.doctor.segments import Extent, Segment, bound_by_values, kept_out, merged, segments
 from service.doctor.tape import try_segments
@@ -45,6 +47,7 @@ class Diagnosis:
     operations: int  # those that launch work
     obstacles: tuple[Obstacle, ...]
     segments: tuple[Tried, ...]
+    capture_s: float | None = None  # capture and proof, where there was one
     note: str = ""
 
     @property
@@ -61,6 +64,7 @@ class Doctor:
         self._fresh = fresh
         self.lane = Lane(backend.lane, "lane")
         self.capturer = Lane(backend.capturer, "capturer")
+        self.bench = Bench(backend, self.lane, self.capturer)
 
     def close(self) -> None:
         """Let go of the device."""
@@ -78,12 +82,14 @@ class Doctor:
         obstacles = [Obstacle(found.blocker, times, share, found.crossing) for found, times, share in merged(one.found, kept_out(one))]
         everything = Extent(one).total
         obstacles += [Obstacle(blocker, 1, everything) for blocker in training_parts(patient.model.module)]
-        recording, note = None, ""
+        recording, note, taken = None, "", None
         if not obstacles:
+            started = perf_counter()
             recording, obstacle, note = self._record(patient, everything)
             obstacles += [obstacle] if obstacle is not None else []
+            taken = perf_counter() - started if recording is not None else None
         pieces = segments(one, bound) if obstacles else []
-        return Diagnosis(everything, tuple(obstacles), tuple(self._try(patient, one, pieces)), note), recording
+        return Diagnosis(everything, tuple(obstacles), tuple(self._try(patient, one, pieces)), taken, note), recording
 
     def _record(self, patient: Patient, everything: int) -> tuple[Recording | None, Obstacle | None, str]:
         """Capture the whole step and prove it, as the worker would."""

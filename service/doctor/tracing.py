@@ -202,9 +202,8 @@ class Tracer(Watch):  # type: ignore[no-untyped-call]
         return Trace(tuple(self.operations), tuple(found))
 
     def _fault(self, host: _Host, other: bytes | None) -> str:
-        if other is not None and other != host.value:
-            return "its values change from run to run"
-        return next((fault for storage in host.storages if (fault := self.host.fault(storage))), "")
+        known = next((fault for storage in host.storages if (fault := self.host.fault(storage))), "")
+        return known or ("its values change from run to run" if other is not None and other != host.value else "")
 
 
 def _name(func: OpOverload) -> str:

@@ -17,7 +17,7 @@ class Base(nn.Module):
         self.after = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.after(self.middle(torch.relu(self.before(x)))).tanh()
+        return torch.tanh(self.after(self.middle(torch.relu(self.before(x)))))
 
     def middle(self, h: torch.Tensor) -> torch.Tensor:
         return h
@@ -55,7 +55,7 @@ class FindsNonzero(Base):
 
 class CountsDistinct(Base):
     def middle(self, h: torch.Tensor) -> torch.Tensor:
-        return h + torch.unique(h).sum()
+        return torch.add(h, torch.unique(h).sum())
 
 
 class DrawsFromItsOwnGenerator(Base):
@@ -131,7 +131,7 @@ class Attention(nn.Module):
         h = torch.relu(self.inner(h))
         if self.blocks and h.sum().item() > 1e30:
             h = h / 2
-        return self.outer(h).sigmoid()
+        return torch.sigmoid(self.outer(h))
 
 
 class Block(nn.Module):
@@ -140,7 +140,7 @@ class Block(nn.Module):
         self.attn = Attention(blocks)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        return h + self.attn(h)
+        return torch.add(h, self.attn(h))
 
 
 class ThreeBlockers(nn.Module):
@@ -160,7 +160,7 @@ class HasABranch(Base):
     """The branch decides which layer runs."""
 
     def middle(self, h: torch.Tensor) -> torch.Tensor:
-        return self.before(h) if h.mean().item() > 0.5 else self.after(h).cos()
+        return torch.sin(self.before(h)) if h.mean().item() > 0.5 else torch.cos(self.after(h))
 
 
 class Scales(Base):
@@ -168,3 +168,86 @@ class Scales(Base):
 
     def middle(self, h: torch.Tensor) -> torch.Tensor:
         return (h * h.mean().item()).sin().cos()
+
+
+class CopiesFromHost(nn.Module):
+    """Adds something made in host memory; subclasses say what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.arange(4.0)  # an attribute, so that it stays in host memory
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.constant().to(x.device)
+
+    def constant(self) -> torch.Tensor:
+        return torch.exp(-torch.arange(4, dtype=torch.float32) / 4)
+
+
+class CopiesALiteral(CopiesFromHost):
+    def constant(self) -> torch.Tensor:
+        return torch.tensor([1.0, 2.0, 3.0, 4.0]) * 2
+
+
+class CopiesItsTable(CopiesFromHost):
+    def constant(self) -> torch.Tensor:
+        return self.table
+
+
+class ReadsWhatItCopies(CopiesFromHost):
+    def constant(self) -> torch.Tensor:
+        made = torch.arange(4.0)
+        return made if made.sum().item() > 0 else -made
+
+
+class ListsWhatItCopies(CopiesFromHost):
+    def constant(self) -> torch.Tensor:
+        return self.table if self.table.tolist()[0] == 0 else -self.table
+
+
+class ChangesWhatItCopies(CopiesFromHost):
+    def constant(self) -> torch.Tensor:
+        made = torch.arange(4.0)
+        made[0] = 7
+        return made
+
+
+class ChangesItsTable(CopiesFromHost):
+    def constant(self) -> torch.Tensor:
+        return self.table.add_(1)
+
+
+class CopiesNumpyMemory(CopiesFromHost):
+    def __init__(self) -> None:
+        super().__init__()
+        self.array = torch.arange(4.0).numpy()
+
+    def constant(self) -> torch.Tensor:
+        return torch.from_numpy(self.array)
+
+
+class CopiesNoise(CopiesFromHost):
+    def constant(self) -> torch.Tensor:
+        return torch.rand(4)
+
+
+class CopiesACounter(CopiesFromHost):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def constant(self) -> torch.Tensor:
+        self.calls += 1
+        return torch.full((4,), float(self.calls))
+
+
+MOVABLE: list[type[CopiesFromHost]] = [CopiesFromHost, CopiesALiteral, CopiesItsTable]
+NOT_MOVABLE: list[tuple[type[CopiesFromHost], str]] = [
+    (ReadsWhatItCopies, "the host reads it"),
+    (ListsWhatItCopies, "the host reads it"),
+    (ChangesWhatItCopies, "the host changes it"),
+    (ChangesItsTable, "the host changes it"),
+    (CopiesNumpyMemory, "it shares memory with Python"),
+    (CopiesNoise, "it is random"),
+    (CopiesACounter, "its values change from run to run"),
+]
