@@ -78,6 +78,10 @@ class Rig:
         self.lane.barrier()
         self.capturer.submit(recording.close).result()
 
+    def tensor(self, parts: Sequence[Part]) -> torch.Tensor:
+        """The first part's x on the device."""
+        return torch.from_numpy(np.array(parts[0].inputs["x"].array())).to(self.device)
+
     def synchronise(self) -> None:
         """Wait for what this thread has put on the device."""
         if self.device.type == "cuda":

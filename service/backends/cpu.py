@@ -52,10 +52,14 @@ class CpuRecording:
 
     def replay(self, batch: Batch, padding: Padding = Padding.VALUE) -> list[Outputs]:
         """See Recording."""
-        assert self._step is not None, "closed"
         self._inputs.write(batch, padding)
-        self._step()
+        self.launch()
         return self._outputs.cut(batch)
+
+    def launch(self) -> None:
+        """Run on the static buffers as they are."""
+        assert self._step is not None, "closed"
+        self._step()
 
     def addresses_unchanged(self) -> bool:
         """See Recording."""

@@ -84,19 +84,25 @@ class CudaRecording:
         buffers = self._buffers
         assert buffers is not None, "closed"
         buffers.inputs.write(batch, padding)
-        started = 0.0 if self.timings.first_launch else perf_counter()
         try:
-            buffers.copy_in()
-            self._graph.replay()
-            buffers.copy_out()
-            self._lane.synchronize()
+            self.launch()
         except RuntimeError as error:
             if is_lost(error, self._lane):
                 raise DeviceLost(str(error)) from error
             raise
+        return buffers.outputs.cut(batch)
+
+    def launch(self) -> None:
+        """Copy in, run, copy out, and wait; on the lane's stream, which is current."""
+        buffers = self._buffers
+        assert buffers is not None, "closed"
+        started = 0.0 if self.timings.first_launch else perf_counter()
+        buffers.copy_in()
+        self._graph.replay()
+        buffers.copy_out()
+        self._lane.synchronize()
         if started:
             self.timings.first_launch = perf_counter() - started
-        return buffers.outputs.cut(batch)
 
     def addresses_unchanged(self) -> bool:
         """See Recording."""
@@ -150,6 +156,8 @@ class CudaBackend:
     @contextmanager
     def capturer(self) -> Iterator[None]:
         """See Backend. A thread's first matmul makes its cuBLAS handle, which can't be done inside a capture."""
+        import torch._dynamo.config  # noqa: PLC0415 - watching needs it; it takes seconds, here beside the traffic
+
         torch.cuda.set_device(self._device)
         with torch.no_grad(), torch.cuda.stream(self._capturing):
             square = torch.ones(8, 8, device=self._device)
@@ -159,14 +167,16 @@ class CudaBackend:
 
     def run_eager(self, model: LoadedModel, variant: Variant, batch: Batch) -> list[Outputs]:
         """See Backend."""
-        inputs = stack_inputs(model, batch)
-        self._wait_for_loaders(self._lane)
         try:
-            given = {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
-            outputs = {name: tensor.cpu() for name, tensor in model.forward(given, variant).items()}
+            outputs = self._run_eager(model, variant, stack_inputs(model, batch))
         except Exception as error:
             raise eager_error(error, self._lane) from error
         return split_outputs(model, batch, outputs)
+
+    def _run_eager(self, model: LoadedModel, variant: Variant, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        self._wait_for_loaders(self._lane)
+        given = {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
+        return {name: tensor.cpu() for name, tensor in model.forward(given, variant).items()}
 
     def record(self, model: LoadedModel, variant: Variant, bucket: Bucket, *, own_pool: bool = False) -> CudaRecording:
         """See Backend."""
@@ -174,10 +184,11 @@ class CudaBackend:
         with CAPTURE_LOCK:
             try:
                 return self._record(model, variant, bucket, own_pool=own_pool)
-            except Exception as error:  # noqa: BLE001 - told as what it means, outside of this block, which would chain it
-                cause = error.cause if isinstance(error, CaptureFailed) else error
-                meaning = capture_error(cause, self._capturing, paths_of(model.module))
-        raise meaning
+            except CaptureFailed as failed:
+                meaning = capture_error(failed.cause, self._capturing, paths_of(model.module))
+            except Exception as error:  # noqa: BLE001 - told as what it means
+                meaning = capture_error(error, self._capturing, paths_of(model.module))
+        raise meaning  # outside of the handlers, which would chain what was caught
 
     def _record(self, model: LoadedModel, variant: Variant, bucket: Bucket, *, own_pool: bool) -> CudaRecording:
         timings = CaptureTimings()

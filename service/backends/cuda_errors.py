@@ -36,7 +36,8 @@ def is_lost(error: BaseException, stream: torch.cuda.Stream) -> bool:
 
 
 def eager_error(error: Exception, stream: torch.cuda.Stream) -> GraphcacheError:
-    """What to raise where an eager run raised `error`."""
+    """What to raise where an eager run raised `error`. The memory that its frames hold is given back."""
+    traceback.clear_frames(error.__traceback__)
     if isinstance(error, GraphcacheError):
         return error
     if isinstance(error, torch.OutOfMemoryError):
@@ -49,7 +50,8 @@ def eager_error(error: Exception, stream: torch.cuda.Stream) -> GraphcacheError:
 def capture_error(error: Exception, stream: torch.cuda.Stream, paths: Mapping[int, str]) -> GraphcacheError:
     """What to raise where warm-up or capture raised `error`; `paths` are the model's parts by their ids.
 
-    The frames of its traceback are cleared: their local variables would keep device memory for as long as somebody keeps the refusal.
+    The error lets go of its frames: their local variables would keep device memory until somebody drops the refusal, or until the
+    collector finds it.
     """
     meaning: GraphcacheError
     if isinstance(error, GraphcacheError):
@@ -59,7 +61,8 @@ def capture_error(error: Exception, stream: torch.cuda.Stream, paths: Mapping[in
     else:
         meaning = Blocker.of_error(_capture_failure(error), error, paths).refusal()
     traceback.clear_frames(error.__traceback__)
-    return meaning.with_traceback(None)
+    error.__traceback__ = None
+    return meaning
 
 
 def _capture_failure(error: Exception) -> RefusalReason:

@@ -7,13 +7,13 @@ and none has to be cleaned up after.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from cachepolicy.reasons import RefusalReason
 from service.backends.blockers import Blocker, paths_of
@@ -100,15 +100,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         self.judge(func, args, kwargs)
-        self._read |= {storage: tensor for tensor in _tensors((args, kwargs)) if (storage := storage_of(tensor)) not in self._made}
+        self._read |= {
+            storage: tensor for tensor in _tensors((*args, *kwargs.values())) if (storage := storage_of(tensor)) not in self._made
+        }
         result = func(*args, **kwargs)
         self.judge_result(func, args, result)
-        self._made.update(storage for tensor in _tensors(result) if (storage := storage_of(tensor)) not in self._read)
+        self._made.update(storage for tensor in _tensors((result,)) if (storage := storage_of(tensor)) not in self._read)
         return result
 
     def judge(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse an operation by what it is and what it is given."""
-        tensors = _tensors((args, kwargs))
+        tensors = _tensors((*args, *kwargs.values()))
         here = self._here(tensors)
         if here and torch.Tag.data_dependent_output in func.tags:
             self.blocked(RefusalReason.SYNC, func)
@@ -169,16 +171,25 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that an operation is given to write to."""
-    for at, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[at] if at < len(args) else kwargs.get(argument.name)
-            for tensor in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(tensor, torch.Tensor):
-                    yield tensor
+    for at, name in _written_arguments(func):
+        yield from _tensors((args[at] if at < len(args) else kwargs.get(name),))
 
 
-def _tensors(values: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+@cache  # reading a schema takes longer than all the rest that is done per operation
+def _written_arguments(func: OpOverload) -> tuple[tuple[int, str], ...]:
+    arguments = enumerate(func._schema.arguments)
+    return tuple((at, argument.name) for at, argument in arguments if argument.alias_info is not None and argument.alias_info.is_write)
+
+
+def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
+    """The tensors among an operation's arguments or results, lists of them included."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+    return found
 
 
 def _sized_by_values(func: OpOverload, args: tuple[Any, ...]) -> bool:

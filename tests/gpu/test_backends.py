@@ -1,0 +1,19 @@
+"""The contract of backends on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.backends import Rig, opened
+from tests.contracts.backends import *  # noqa: F403 - the tests themselves
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    """The first GPU."""
+    with opened("cuda:0") as rig:
+        yield rig
