@@ -28,9 +28,11 @@ def chain32(width: int = 1024, length: int = 32, seed: int = 12) -> nn.Module:
     return Chain(torch.randn(length, width, generator=torch.Generator().manual_seed(seed))).eval()
 
 
-def encoder(*, vocabulary: int = 30000, width: int = 256, layers: int = 2, heads: int = 4, longest: int = 512, seed: int = 13) -> nn.Module:
-    """A transformer encoder: `tokens` and `mask` [batch, seq] → mean over the real tokens [batch, width]."""
-    return Encoder(torch.Generator().manual_seed(seed), vocabulary, width, longest, layers=layers, heads=heads).eval()
+def encoder(
+    *, vocabulary: int = 30000, width: int = 64, output: int = 256, layers: int = 4, heads: int = 4, longest: int = 512, seed: int = 13
+) -> nn.Module:
+    """A transformer encoder, narrow and deep: `tokens` and `mask` [batch, seq] → mean over the real tokens, projected [batch, output]."""
+    return Encoder(torch.Generator().manual_seed(seed), vocabulary, width, output, longest, layers=layers, heads=heads).eval()
 
 
 def adapters(
@@ -112,24 +114,25 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embedding, layers, and the mean over what the mask calls real."""
+    """Embedding, layers, the mean over what the mask calls real, and a projection."""
 
-    def __init__(self, g: torch.Generator, vocabulary: int, width: int, longest: int, *, layers: int, heads: int) -> None:
+    def __init__(self, g: torch.Generator, vocabulary: int, width: int, output: int, longest: int, *, layers: int, heads: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocabulary, width, _weight=torch.randn(vocabulary, width, generator=g))
         self.places = nn.Parameter(torch.randn(longest, width, generator=g) * 0.1)
         self.layers = nn.ModuleList(EncoderLayer(g, width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
+        self.project = _linear(g, width, output, bias=False)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """`tokens` INT64 and `mask` BOOL [batch, seq] → `embedding` [batch, width]; rows without a real token are zero."""
+        """`tokens` INT64 and `mask` BOOL [batch, seq] → `embedding` [batch, output]; rows without a real token are zero."""
         x = self.table(tokens) + self.places[: tokens.shape[1]]
         # A row that is all padding would attend to nothing, which is NaN: let it see everything, its mean is zero all the same.
         visible = (mask | ~mask.any(dim=1, keepdim=True))[:, None, None, :]
         for layer in self.layers:
             x = layer(x, visible)
         weight = mask.unsqueeze(-1).to(x.dtype)
-        return {"embedding": (self.norm(x) * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)}
+        return {"embedding": self.project((self.norm(x) * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0))}
 
 
 class Adapters(nn.Module):
