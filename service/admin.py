@@ -11,12 +11,13 @@ from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import Signature
-from service.capturer import Capturer, Stage
+from service.capturer import Capturer
 from service.choices import Above
 from service.errors import BadInput, Conflict, NotSupported, Unavailable
 from service.lane import Lane
-from service.messages import Explanation, GraphInfo, GraphMode, ModelState, ModelStatus, ModeState, Parameter, Path
+from service.messages import BudgetChange, Explanation, GraphInfo, GraphMode, ModelState, ModelStatus, ModeState, Parameter, Path
 from service.models.spec import Shape, Variant
+from service.progress import Stage
 from service.registry import Registry, ServedModel
 from service.routing import Replay, Router
 from service.telemetry.metrics import ModeInForce, Snapshot
@@ -192,12 +193,11 @@ class Admin:
         self._want_all(served, variants)
         return state
 
-    async def set_budget(self, budget: int) -> tuple[int, int]:
-        """Resize the cache; returns the budget and the bytes now used, after what no longer fits was destroyed."""
+    async def set_budget(self, budget: int) -> BudgetChange:
+        """Resize the cache; returns after what no longer fits was destroyed."""
         if budget < 0:
             raise BadInput("", f"the budget must not be negative, got {budget}")
-        await asyncio.wrap_future(self._capturer.resize(budget))
-        return self._cache.budget, self._cache.used
+        return await asyncio.wrap_future(self._capturer.resize(budget))
 
     def snapshot(self, waiting: int, running: int) -> Snapshot:
         """The present state, for gauges."""
@@ -207,7 +207,7 @@ class Admin:
             for served in self._registry.all()
             for variant in served.spec.all_variants()
         ]
-        return Snapshot(self.graphs(), modes, self._cache.budget, self._cache.used, waiting, running)
+        return Snapshot(self.graphs(), modes, self._cache.budget, self._cache.used, self._capturer.ledger.reusable, waiting, running)
 
     # -- helpers
 

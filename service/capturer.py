@@ -1,158 +1,121 @@
-"""Carries out what the policy decides: captures, verification before admission, destruction of what was evicted.
+"""Follows the capture policy in a thread of its own: captures, evictions, rebuilt arenas, and judging again what serves.
 
-One thread and one capture at a time. Requests never wait for it: they ask `absence`, which reads a table.
+One thread and one capture at a time. Requests never wait for it: they ask `absence`, which reads a table, and `count` a run.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from queue import SimpleQueue
-from time import monotonic, time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
 
-from cachepolicy.buckets import Bucket
-from cachepolicy.cache import DoesNotFit, GraphCache, GraphEntry
-from cachepolicy.capture import Capture, CaptureAdmission, Evict, Rebuild, Refuse
+from cachepolicy.cache import GraphCache, GraphEntry
+from cachepolicy.capture import Action, Capture, CaptureAdmission, Evict, Rebuild, Refuse
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.reasons import FallbackReason, RefusalReason
-from service.backends.base import Backend, Padding, Recording
-from service.errors import CaptureRefused, DeviceLost
-from service.lane import Lane
-from service.messages import GraphMode
-from service.models.spec import Variant
+from service.errors import CaptureRefused, DeviceLost, NotYetProvable
+from service.measuring import SIZES, Standings
+from service.memory import Ledger
+from service.messages import BudgetChange
+from service.models.spec import Shape, Variant
+from service.progress import UNKNOWN, Progress, Stage
+from service.recorder import Graph, Recorder
 
 if TYPE_CHECKING:
-    from service.models.loaded import LoadedModel
     from service.registry import ServedModel
     from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A recording may serve: with which padding, or at its exact size only."""
-
-    padding: Padding = Padding.VALUE
-    exact_only: bool = False
-
-
-class Verifier(Protocol):
-    """Proves that a graph is right before it may serve. Raises CaptureRefused.
-
-    Runs in the capturer's thread; all device work goes through the lane, in small items, so that requests slip in between and nothing
-    replays beside them in an arena.
-    """
-
-    def judge(self, model: LoadedModel, variant: Variant, lane: Lane) -> None:
-        """Whether the model may be captured at all: state, randomness, mutation. Once per load, before its first capture."""
-        ...
-
-    def verify(self, model: LoadedModel, variant: Variant, recording: Recording, lane: Lane) -> Verdict:
-        """Whether this recording replays what eager computes, and which padding is safe."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """The payload of a cache entry."""
-
-    recording: Recording
-    padding: Padding
-
-
-class Stage(StrEnum):
-    """Where a key is on its way to serving."""
-
-    PENDING = "pending"
-    CAPTURING = "capturing"
-    VERIFYING = "verifying"
-    REFUSED = "refused"
-    EVICTED = "evicted"
-
-
-_PATIENCE = 20  # attempts to catch a graph between two replays
-_ON_ITS_WAY = (Stage.PENDING, Stage.CAPTURING, Stage.VERIFYING)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What the capturer knows of a key that is not resident."""
-
-    stage: Stage
-    reason: RefusalReason | None = None
-    detail: str = ""
+_TICK_S = 0.25  # how often a thread without a job looks whether something serves that should be judged again
 
 
 class Capturer:
-    """The only one who records and destroys graphs."""
+    """The only one who has graphs recorded and destroyed."""
 
     def __init__(
         self,
-        backend: Backend,
-        lane: Lane,
+        context: Callable[[], AbstractContextManager[None]],
         cache: GraphCache,
+        recorder: Recorder,
+        ledger: Ledger,
         admission: CaptureAdmission,
         costs: CostTable,
-        verifier: Verifier,
         metrics: Metrics,
+        idle: Callable[[], bool],
         *,
         background: bool,
-        own_pools: bool,
+        shadow: bool,
     ) -> None:
-        self._backend = backend
-        self._lane = lane
+        """`context` is entered by the thread; `idle` tells whether no request waits or runs."""
         self.cache = cache
+        self.ledger = ledger
+        self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
+        self._recorder = recorder
+        self._progress = recorder.progress
         self._admission = admission
         self._costs = costs
-        self._verifier = verifier
         self._metrics = metrics
+        self._idle = idle
         self._background = background
-        self._own_pools = own_pools
-        self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
+        self._shadow = shadow
         self._served: dict[Signature, tuple[ServedModel, Variant]] = {}
-        self._progress: dict[GraphKey, Progress] = {}
-        self._lock = threading.Lock()  # guards the admission policy and the two tables above
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()  # for changes of the table above
+        self._warmed_up: set[GraphKey] = set()  # buckets that ran eagerly before
+        self._missed: dict[GraphKey, None] = {}  # since the last decision
+        self._standings = Standings()
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._woken = False
-        self._thread = threading.Thread(target=self._run, args=(backend.capturer,), name="capturer", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(context,), name="capturer", daemon=True)
         self._thread.start()
 
-    # -- asked by the router, on the lane's thread
+    # -- asked on the lane's thread
 
     def absence(self, key: GraphKey) -> tuple[FallbackReason, str]:
         """Why this key has no resident graph, and the detail."""
-        with self._lock:
-            progress = self._progress.get(key)
-            if progress is not None and progress.stage in _ON_ITS_WAY:
-                return FallbackReason.CAPTURE_PENDING, str(progress.stage)
-            decision = self._admission.judge(key, monotonic())
-        if isinstance(decision, Refuse):  # the policy lets refusals age
-            detail = progress.detail if progress is not None else ""
-            return FallbackReason.REFUSED, f"{decision.reason}: {detail}" if detail else str(decision.reason)
-        if progress is not None and progress.stage is Stage.EVICTED:
-            return FallbackReason.EVICTED, ""
-        return FallbackReason.NOT_CAPTURED, ""
+        progress = self._progress.get(key)
+        return UNKNOWN if progress is None else progress.absence()
 
-    def count(self, key: GraphKey, served: Bucket | None) -> None:
+    def pays(self, entry: GraphEntry, key: GraphKey) -> bool:
+        """Whether a run of the bucket of `key` is to be replayed by this graph. One of a larger bucket has to be faster than eager."""
+        bucket = entry.key.bucket
+        if bucket == key.bucket or entry.pinned or (isinstance(entry.payload, Graph) and entry.payload.forced):
+            return True
+        eager, replay = self._costs.eager(key.signature, key.bucket), self._costs.replay(key.signature, bucket)
+        return eager is None or replay is None or replay < eager
+
+    def count(self, key: GraphKey, shape: Shape, serving: GraphKey | None) -> None:
         """Count a run for the policy; wakes the thread where a decision is due."""
-        with self._lock:
-            if key.signature not in self._served:  # unloaded or reloaded, and a request of before was still to be answered
-                return
-            due = self._admission.count(key.signature, key.bucket, served, monotonic())
-            if not (due and self._background) or self._woken:
-                return
+        if key.signature not in self._served:  # unloaded or reloaded, and a request of before was still to be answered
+            return
+        self._recorder.traffic.note(key, shape)
+        if serving is None:
+            self._missed[key] = None
+        else:
+            self._recorder.replayed.note(serving, shape)
+        due = self._admission.count(key.signature, key.bucket, None if serving is None else serving.bucket, monotonic())
+        if due and self._background and not self._woken:
             self._woken = True
-        self._jobs.put(self._follow_policy)
+            self._jobs.put(self._follow_policy)
+
+    def observe_eager(self, key: GraphKey, seconds: float) -> None:
+        """An eager run was timed. A bucket's first one tells nothing: it builds what all later ones find."""
+        if key in self._warmed_up:
+            self._costs.observe_eager(key.signature, key.bucket, seconds)
+        elif key.signature in self._served:
+            self._warmed_up.add(key)
+
+    def observe_replay(self, key: GraphKey, seconds: float) -> None:
+        """A replay was timed."""
+        self._costs.observe_replay(key.signature, key.bucket, seconds)
 
     # -- asked by the worker
 
@@ -160,17 +123,18 @@ class Capturer:
         """A model is up, or its weights were replaced: its signatures may be captured from now on."""
         with self._lock:
             for variant in served.spec.all_variants():
-                self._served[served.signature(variant)] = (served, variant)
+                signature = served.signature(variant)
+                self._admission.introduce(signature, served.ladder, monotonic())
+                self._served[signature] = (served, variant)
 
     def warm(self, key: GraphKey, *, force: bool) -> Future[GraphEntry]:
         """Capture one bucket as soon as possible; `force` forgets an earlier refusal and skips the profit test, never the proof.
 
-        The future raises CaptureRefused.
+        The future raises CaptureRefused, NotYetProvable.
         """
-        with self._lock:
-            progress = self._progress.get(key)
-            if progress is None or progress.stage is Stage.EVICTED or force:
-                self._progress[key] = Progress(Stage.PENDING)
+        progress = self._progress.get(key)
+        if self.cache.get(key) is None and (progress is None or progress.stage in (Stage.EVICTED, Stage.SHADOW) or force):
+            self._progress.note(key, Progress(Stage.PENDING))
         return self._submit(partial(self._warm, key, force))
 
     def forget(self, signatures: list[Signature]) -> None:
@@ -181,10 +145,13 @@ class Capturer:
         self._submit(partial(self._forget, signatures)).result()
 
     def evict(self, keys: list[GraphKey]) -> Future[int]:
-        """Take graphs out of service and destroy them; pinned ones stay. The future says how many went."""
-        return self._submit(lambda: sum(self._evict(key, patient=True) for key in keys))
+        """Take graphs out of service and destroy them; pinned ones stay. The future says how many went.
 
-    def resize(self, budget: int) -> Future[None]:
+        Where the largest of an arena went and others stay, they are recorded again after that, so that its memory comes back.
+        """
+        return self._submit(partial(self._evict_all, keys))
+
+    def resize(self, budget: int) -> Future[BudgetChange]:
         """Change the cache's budget and destroy what no longer fits."""
         return self._submit(partial(self._resize, budget))
 
@@ -194,8 +161,11 @@ class Capturer:
 
     def progress(self) -> dict[GraphKey, Progress]:
         """All keys that are not resident but known."""
-        with self._lock:
-            return dict(self._progress)
+        return self._progress.all()
+
+    def sizes(self, signature: Signature) -> dict[tuple[tuple[str, int], ...], int]:
+        """Runs per exact size that were counted for a signature."""
+        return self._recorder.traffic.histogram(signature)
 
     def close(self) -> None:
         """Stop after the job in hand and destroy all graphs."""
@@ -207,9 +177,17 @@ class Capturer:
 
     def _run(self, context: Callable[[], AbstractContextManager[None]]) -> None:
         with context():
-            while (job := self._jobs.get()) is not None:
+            while True:
+                try:
+                    job: Callable[[], object] | None = self._jobs.get(timeout=_TICK_S)
+                except Empty:
+                    job = self._judge_again
+                if job is None:
+                    return
                 try:
                     job()
+                except DeviceLost as lost:
+                    self.on_device_lost(lost)
                 except Exception:
                     log.exception("the capturer goes on after an error")
 
@@ -226,176 +204,164 @@ class Capturer:
         return future
 
     def _follow_policy(self) -> None:
-        with self._lock:
-            self._woken = False
-            actions = self._admission.decide(self.cache, monotonic())
-            for action in actions:
-                if isinstance(action, Capture):
-                    self._progress[action.key] = Progress(Stage.PENDING)
+        self._woken = False
+        now = monotonic()
+        actions = self._admission.decide(self.cache, now)
+        captures = [action.key for action in actions if isinstance(action, Capture)]
+        self._note_refusals(now)
+        for key in captures:
+            self._progress.note(key, Progress(Stage.SHADOW if self._shadow else Stage.PENDING))
+        if self._shadow:
+            self._count_shadow(actions)
+            return
         try:
             for action in actions:
-                match action:
-                    case Evict(key):
-                        self._evict(key)
-                    case Rebuild(signature):
-                        self._rebuild(signature)
-                    case Capture(key):
-                        self._capture(key)
-        except CaptureRefused as refusal:
-            log.info("capture refused: %s", refusal)
+                if not self._carry_out(action):
+                    break
+        except (CaptureRefused, NotYetProvable) as refusal:
+            log.info("not captured: %s", refusal)
         finally:
-            with self._lock:  # what the plan did not come to is offered again by traffic
-                for action in actions:
-                    if isinstance(action, Capture) and self._progress.get(action.key) == Progress(Stage.PENDING):
-                        del self._progress[action.key]
+            self._progress.drop_pending(captures)  # what the plan did not come to is offered again by traffic
+
+    def _carry_out(self, action: Action) -> bool:
+        match action:
+            case Evict(key):
+                return self._recorder.evict(key, patient=True)
+            case Rebuild(signature):
+                return self._rebuild({entry.arena for entry in self.cache.resident(signature)})
+            case Capture(key):
+                self._capture(key)
+                return True
+
+    def _count_shadow(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            signature = action.signature if isinstance(action, Rebuild) else action.key.signature
+            found = self._served.get(signature)
+            if found is not None:
+                self._metrics.shadow(found[0].spec.name, type(action).__name__.lower())
+
+    def _note_refusals(self, now: float) -> None:
+        """What the policy thinks of the keys that were missed; kept in the table, so that requests need not ask it."""
+        missed, self._missed = self._missed, {}
+        for key in list(missed):
+            progress = self._progress.get(key)
+            decision = self._admission.judge(key, now)
+            refused = progress is not None and progress.stage is Stage.REFUSED
+            if isinstance(decision, Refuse) and not refused and self.cache.get(key) is None:
+                self._progress.note(key, Progress(Stage.REFUSED, decision.reason, self._prediction(key)))
+            elif refused and not isinstance(decision, Refuse):
+                self._progress.drop(key)
+
+    def _prediction(self, key: GraphKey) -> str:
+        eager, replay = self._costs.eager(key.signature, key.bucket), self._costs.replay(key.signature, key.bucket)
+        if eager is None or replay is None:
+            return ""
+        return f"predicted for {key.bucket}: eager {eager * 1e3:.3g} ms, padded replay {replay * 1e3:.3g} ms"
 
     def _warm(self, key: GraphKey, force: bool) -> GraphEntry:
-        entry = self.cache.get(key)
-        if entry is not None:
-            return entry
-        with self._lock:
-            progress = self._progress.get(key)
+        progress = self._progress.get(key)
         if progress is not None and progress.stage is Stage.REFUSED and not force:
             raise CaptureRefused(progress.reason or RefusalReason.CAPTURE_ERROR, progress.detail)
-        return self._capture(key)
+        return self._capture(key, force=force)
 
-    def _capture(self, key: GraphKey) -> GraphEntry:
-        """Record, prove, admit. Raises CaptureRefused, and remembers it."""
-        resident = self.cache.get(key)
-        if resident is not None:
-            return resident
-        with self._lock:
-            found = self._served.get(key.signature)
+    def _capture(self, key: GraphKey, *, force: bool = False, known: bool = False) -> GraphEntry:
+        """Have a graph made. Raises what the recorder raises, and remembers refusals."""
+        found = self._served.get(key.signature)
         if found is None:
+            self._progress.drop(key)
             raise CaptureRefused(RefusalReason.CAPTURE_ERROR, "the model was unloaded or reloaded meanwhile")
-        served, variant = found
-        if served.mode(variant, time()).mode is GraphMode.NONE:
-            self._forget_progress(key)
-            raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, "graphs are switched off for this model")
-        loaded = served.loaded
-        started = monotonic()
         try:
-            self._note(key, Progress(Stage.CAPTURING))
-            self._verifier.judge(loaded, variant, self._lane)
-            recording = self._backend.record(loaded, variant, key.bucket, own_pool=self._own_pools)
-            self._note(key, Progress(Stage.VERIFYING))
-            try:
-                verdict = self._verifier.verify(loaded, variant, recording, self._lane)
-                entry = self._admit(key, recording, verdict, monotonic() - started)
-            except BaseException:
-                self._lane.barrier()
-                recording.close()
-                raise
+            return self._recorder.capture(*found, key, force=force, known=known)
         except CaptureRefused as refusal:
-            self._remember_refusal(key, refusal)
-            self._metrics.capture(served.spec.name, refusal.reason)
+            if refusal.reason is RefusalReason.UNSUPPORTED_MODE:  # the mode's business, and over as soon as that changes
+                self._progress.drop(key)
+            else:
+                self._refuse(key, refusal)
+            raise
+        except NotYetProvable:
+            self._progress.drop(key)
             raise
         except DeviceLost as lost:
             self.on_device_lost(lost)
             raise
-        except Exception as error:
-            log.exception("capture of %s failed", key)
-            unforeseen = CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}")
-            self._remember_refusal(key, unforeseen)
-            self._metrics.capture(served.spec.name, unforeseen.reason)
-            raise unforeseen from error
-        self._metrics.capture(served.spec.name, "ok")
-        self._metrics.capture_timings(recording.timings)
-        log.info("captured %s: %d nodes, %d bytes, %.1f ms", key, recording.nodes, recording.bytes, (monotonic() - started) * 1e3)
-        return entry
 
-    def _admit(self, key: GraphKey, recording: Recording, verdict: Verdict, seconds: float) -> GraphEntry:
-        entry = GraphEntry(
-            key=key,
-            payload=Graph(recording, verdict.padding),
-            bytes=recording.bytes,
-            arena=recording.arena,
-            arena_bytes=recording.arena_bytes,
-            exact_only=verdict.exact_only,
-        )
-        try:
-            victims = self.cache.insert(entry, monotonic())
-        except DoesNotFit as error:
-            raise CaptureRefused(RefusalReason.MEMORY_BUDGET, str(error)) from error
-        with self._lock:
-            self._progress.pop(key, None)
-            self._costs.observe_capture(key.signature, key.bucket, seconds, recording.bytes)
-        self._retire(victims)
-        return entry
+    def _refuse(self, key: GraphKey, refusal: CaptureRefused) -> None:
+        self._progress.note(key, Progress(Stage.REFUSED, refusal.reason, refusal.detail))
+        self._admission.refuse(key, refusal.reason, monotonic())
 
-    def _remember_refusal(self, key: GraphKey, refusal: CaptureRefused) -> None:
-        with self._lock:
-            self._progress[key] = Progress(Stage.REFUSED, refusal.reason, refusal.detail)
-            self._admission.refuse(key, refusal.reason, monotonic())
+    def _evict_all(self, keys: list[GraphKey]) -> int:
+        entries = [entry for key in keys if (entry := self.cache.get(key)) is not None]
+        gone = [entry for entry in entries if self._recorder.evict(entry.key, patient=True)]
+        for arena in {entry.arena for entry in gone if entry.arena}:
+            top = max(entry.key.bucket.volume for entry in gone if entry.arena == arena)
+            left = [entry.key.bucket.volume for entry in self.cache if entry.arena == arena]
+            if left and top > max(left):
+                self._jobs.put(partial(self._rebuild, {arena}))
+        return len(gone)
 
-    def _note(self, key: GraphKey, progress: Progress) -> None:
-        with self._lock:
-            self._progress[key] = progress
+    def _rebuild(self, arenas: set[str]) -> bool:
+        """Drop arenas, then record their graphs again; requests run eagerly meanwhile (DESIGN, decision 3). Whether that was possible."""
+        members = [entry for entry in self.cache if entry.arena and entry.arena in arenas]
+        if any(entry.pinned for entry in members):  # the arena would not empty
+            return False
+        dropped = [entry for entry in members if self._recorder.evict(entry.key, patient=True)]
+        for entry in sorted(dropped, key=lambda entry: -entry.key.bucket.volume):
+            try:
+                self._capture(entry.key, force=isinstance(entry.payload, Graph) and entry.payload.forced, known=True)
+            except (CaptureRefused, NotYetProvable) as refusal:
+                log.warning("not captured again: %s", refusal)
+        return True
 
-    def _forget_progress(self, key: GraphKey) -> None:
-        with self._lock:
-            self._progress.pop(key, None)
-
-    def _evict(self, key: GraphKey, *, patient: bool = False) -> bool:
-        """Evict one graph unless it is pinned; `patient` waits for the replay that has it in use."""
-        entry = self.cache.evict(key)
-        for _ in range(_PATIENCE):
-            resident = self.cache.get(key)
-            if entry is not None or not patient or resident is None or resident.pinned:
-                break
-            self._lane.barrier()
-            entry = self.cache.evict(key)
-        if entry is not None:
-            self._retire([entry])
-        return entry is not None
-
-    def _resize(self, budget: int) -> None:
-        for _ in range(_PATIENCE):
-            self._retire(self.cache.resize(budget, monotonic()))
-            if self.cache.used <= budget:
-                break
-            self._lane.barrier()  # what is in use now can go after its replay
-
-    def _retire(self, victims: list[GraphEntry]) -> None:
-        with self._lock:
-            for victim in victims:
-                self._progress[victim.key] = Progress(Stage.EVICTED)
-        for victim in victims:
-            found = self._served.get(victim.key.signature)
-            if found is not None:
-                self._metrics.eviction(found[0].spec.name)
-        self._destroy(victims)
-
-    def _rebuild(self, signature: Signature) -> None:
-        """Drop first, then record the survivors again; requests run eagerly meanwhile (DESIGN, decision 3)."""
-        keys = [entry.key for entry in self.cache if entry.key.signature == signature and not entry.pinned]
-        for key in keys:
-            self._evict(key)
-        for key in sorted(keys, key=lambda k: -k.bucket.volume):
-            self._capture(key)
+    def _resize(self, budget: int) -> BudgetChange:
+        used, kept = self.cache.used, self.ledger.reusable
+        self._recorder.resize(budget)
+        kept_now = self.ledger.reusable
+        return BudgetChange(self.cache.budget, self.cache.used, max(0, used - self.cache.used - max(0, kept_now - kept)), kept_now)
 
     def _discard(self, entry: GraphEntry, refusal: CaptureRefused | None) -> None:
         if self.cache.get(entry.key) is entry:
             self.cache.pin(entry.key, pinned=False)
-            self._evict(entry.key, patient=True)
+            self._recorder.evict(entry.key, patient=True)
             if refusal is not None:
-                self._remember_refusal(entry.key, refusal)
+                self._refuse(entry.key, refusal)
+
+    def _judge_again(self) -> None:
+        """Measure one graph that serves, if it is time, and retire it where it keeps losing against eager."""
+        if not self._idle():
+            return
+        entry = self._standings.next(self._judgeable(), monotonic())
+        found = None if entry is None else self._served.get(entry.key.signature)
+        if entry is None or found is None:
+            return
+        graph, key = entry.payload, entry.key
+        assert isinstance(graph, Graph)
+        sizes = [] if entry.exact_only else self._recorder.replayed.shapes(key, SIZES)
+        try:
+            figures = self._recorder.measure(found[0].loaded, found[1], key, graph.recording, graph.padding, sizes)
+        except (CaptureRefused, NotYetProvable) as error:
+            log.info("%s could not be measured again: %s", key, error)
+            self._standings.postpone(entry, monotonic())
+            return
+        if self._standings.note(entry, figures, monotonic()):
+            log.warning("%s is retired, since eager is faster: %s", key, figures)
+            self._costs.doubt(key.signature, key.bucket)
+            self._discard(entry, CaptureRefused(RefusalReason.UNPROFITABLE, str(figures)))
+
+    def _judgeable(self) -> Iterator[tuple[GraphEntry, bool]]:
+        """Resident graphs that have to pay, and whether what serving has measured of them looks slow."""
+        for entry in self.cache:
+            if not entry.pinned and isinstance(entry.payload, Graph) and not entry.payload.forced:
+                eager = self._costs.eager(entry.key.signature, entry.key.bucket)
+                replay = self._costs.replay(entry.key.signature, entry.key.bucket)
+                yield entry, eager is not None and replay is not None and replay > eager
 
     def _forget(self, signatures: list[Signature]) -> None:
         gone = [entry for signature in signatures for entry in self.cache.drop(signature)]
-        self._destroy(gone)
+        self._recorder.destroy(gone)
         with self._lock:
             for signature in signatures:
                 self._served.pop(signature, None)
                 self._admission.forget(signature)
-            wanted = set(signatures)
-            self._progress = {key: p for key, p in self._progress.items() if key.signature not in wanted}
-
-    def _destroy(self, entries: list[GraphEntry]) -> None:
-        if not entries:
-            return
-        self._lane.barrier()  # a replay that was routed before the entry left the cache has ended after this
-        for entry in entries:
-            graph = entry.payload
-            assert isinstance(graph, Graph)
-            graph.recording.close()
+        wanted = set(signatures)
+        self._warmed_up = {key for key in list(self._warmed_up) if key.signature not in wanted}
+        self._recorder.forget(signatures)

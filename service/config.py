@@ -28,8 +28,6 @@ from service.units import Budget, parse_budget, parse_duration, parse_optional_d
 NOT_BUILT: Mapping[str, tuple[object, ...]] = {
     "worker.frontends": (0,),
     "worker.tls": (),
-    "cache.capture.min_gain": (),
-    "cache.capture.shadow": (False,),
     "cache.capture.max_nodes": (),
     "requests": (),
     "profile_store": ("sqlite",),
@@ -146,9 +144,11 @@ class WorkerConfig(Section):
 
 
 class CaptureConfig(Section):
-    """When graphs are captured."""
+    """When graphs are captured. `shadow`: decide and count, do nothing."""
 
     background: Flag = True
+    min_gain: Share = 0.05  # of the replay's time, that eager has to take more
+    shadow: Flag = False
 
 
 class PrewarmEntry(Section):

@@ -123,6 +123,16 @@ class GraphInfo:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
+    """Bytes after a resize. `freed` went back to the device; `reusable` the driver keeps for later graphs."""
+
+    budget: int
+    used: int
+    freed: int
+    reusable: int
+
+
 class ModelState(StrEnum):
     """Where a version of a model stands."""
 

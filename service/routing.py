@@ -43,8 +43,12 @@ class Captures(Protocol):
         """Why this key has no resident graph, and the detail."""
         ...
 
-    def count(self, key: GraphKey, served: Bucket | None) -> None:
-        """A run whose own bucket is the key's was replayed at `served`, or ran eagerly. Constant time; captures happen elsewhere."""
+    def pays(self, entry: GraphEntry, key: GraphKey) -> bool:
+        """Whether a run whose own bucket is the key's is faster replayed by this graph than eagerly."""
+        ...
+
+    def count(self, key: GraphKey, shape: Shape, serving: GraphKey | None) -> None:
+        """A run of this exact size, whose own bucket is the key's, goes to the graph `serving`, or is run eagerly. Constant time."""
         ...
 
 
@@ -60,7 +64,7 @@ class Router:
         route = self._decide(served, variant, shape)
         fit = served.ladder.fit(shape)
         if fit is not None and not (isinstance(route, Eager) and route.reason is FallbackReason.DISABLED):
-            self._captures.count(served.key(variant, fit), route.entry.key.bucket if isinstance(route, Replay) else None)
+            self._captures.count(served.key(variant, fit), shape, route.entry.key if isinstance(route, Replay) else None)
         return route
 
     def explain(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
@@ -78,14 +82,18 @@ class Router:
         if fit is None:
             return Eager(FallbackReason.NO_BUCKET, _oversize(served, shape))
         signature = served.signature(variant)
-        entry = self._cache.acquire(signature, shape, fit)
-        if entry is not None:
-            return Replay(entry)
         key = served.key(variant, fit)
-        if self._cache.get(key) is not None:
+        entry = self._cache.acquire(signature, shape, fit)
+        slower = ""
+        if entry is not None:
+            if self._captures.pays(entry, key):
+                return Replay(entry)
+            self._cache.release(entry)
+            slower = f"eager is faster than {entry.key.bucket}"
+        elif self._cache.get(key) is not None:
             return Eager(FallbackReason.EXACT_ONLY, f"only {fit} itself is served", fit)
         reason, detail = self._captures.absence(key)
-        return Eager(reason, detail, fit)
+        return Eager(reason, detail or slower, fit)
 
 
 def _oversize(served: ServedModel, shape: Shape) -> str:

@@ -17,8 +17,8 @@ import torch
 import uvloop
 
 from cachepolicy.cache import GraphCache
-from cachepolicy.capture import CaptureOnRepeat
-from cachepolicy.costs import CostTable
+from cachepolicy.capture import PaybackAdmission, Patience
+from cachepolicy.costs import CostTable, Guesses
 from cachepolicy.reasons import RefusalReason
 from service.admin import Admin
 from service.backends.base import Backend
@@ -28,20 +28,26 @@ from service.choices import ArenaScope
 from service.config import Config, ModelConfig, PrewarmEntry, WorkerConfig, parse_model
 from service.errors import CaptureRefused, DeviceLost, GraphcacheError
 from service.lane import Lane
+from service.memory import Ledger
 from service.models.loaded import LoadedModel
 from service.models.loading import load_model
+from service.recorder import Recorder
 from service.registry import Registry
 from service.rpc.address import Listen
 from service.rpc.health import HealthState, ProbeServer
 from service.rpc.server import SERVICES, Limits, Servers
 from service.telemetry.http import MetricsServer
 from service.telemetry.metrics import Metrics
-from service.verification import Accepted, Audit, Mismatch, Proof
+from service.verification import Accepted, Audit, Mismatch, Proof, Stopwatch
 from service.worker import Worker
 
 log = logging.getLogger(__name__)
 
 EXIT_DEVICE_LOST = 77
+
+# Before anything was captured: a plain capture takes a few milliseconds and a few eager runs (docs/decisions/0025).
+GUESSES = Guesses(capture_s=0.004, capture_per_eager=5.0)
+RETRY_S = 60.0  # a refused graph is tried again after so long, then after twice as long, and so on
 
 
 def _print(line: str) -> None:
@@ -152,7 +158,7 @@ def assemble(config: Config) -> Node:
     """Make the parts and put them together. To be called on the event loop that will serve."""
     backend = open_backend(config.worker.device)
     lane = Lane(backend.lane, "lane")
-    registry, costs, metrics, health = Registry(), CostTable(), Metrics(), HealthState(SERVICES)
+    registry, costs, metrics, health = Registry(), CostTable(GUESSES), Metrics(), HealthState(SERVICES)
     cache = GraphCache(config.cache.budget.resolve(backend.memory().total))
 
     def load(model: ModelConfig, generation: int) -> LoadedModel:
@@ -171,16 +177,34 @@ def assemble(config: Config) -> Node:
 
     accepted = Accepted()
     proof = Proof(backend, fresh, accepted)
-    capturer = Capturer(
+
+    def idle() -> bool:
+        return not worker.waiting
+
+    capture, ledger = config.cache.capture, Ledger(backend, cache)
+    recorder = Recorder(
         backend,
         lane,
         cache,
-        CaptureOnRepeat(),
+        ledger,
         costs,
         proof,
+        Stopwatch(backend, accepted, idle),
         metrics,
-        background=config.cache.capture.background,
         own_pools=config.cache.arena is ArenaScope.GRAPH,
+        min_gain=capture.min_gain,
+    )
+    capturer = Capturer(
+        backend.capturer,
+        cache,
+        recorder,
+        ledger,
+        PaybackAdmission(costs, Patience(min_gain=capture.min_gain, refusal_s=RETRY_S)),
+        costs,
+        metrics,
+        idle,
+        background=capture.background,
+        shadow=capture.shadow,
     )
 
     def retire(mismatch: Mismatch) -> None:

@@ -20,12 +20,13 @@ from cachepolicy.costs import CostTable
 from cachepolicy.reasons import FallbackReason
 from service.backends.base import Backend, Batch, Outputs, Part
 from service.batcher import Batcher, PartResult, Ticket
-from service.capturer import Capturer, Graph
+from service.capturer import Capturer
 from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, ModelRaised, Overloaded, Unavailable
 from service.lane import Lane
 from service.messages import InferReply, InferRequest, ModelStats, ModelStatus, Outcome, Path
 from service.models.spec import ModelSpec, Variant
 from service.parts import join, split
+from service.recorder import Graph
 from service.registry import Registry, ServedModel
 from service.routing import Eager, Replay, Router
 from service.telemetry import spans
@@ -303,7 +304,7 @@ class Worker:
         finally:
             self._cache.release(entry)
         now = monotonic()
-        self._costs.observe_replay(key.signature, key.bucket, now - started)
+        self._capturer.observe_replay(key, now - started)
         eager_s = self._costs.eager(key.signature, served.ladder.fit(batch.shape) or key.bucket)
         saved_s = 0.0 if eager_s is None else eager_s - (now - started)
         self._cache.record_hit(entry, now, saved_s)
@@ -340,7 +341,7 @@ class Worker:
         outputs = self._backend.run_eager(served.loaded, variant, batch)
         fit = served.ladder.fit(batch.shape)
         if fit is not None:
-            self._costs.observe_eager(served.signature(variant), fit, monotonic() - started)
+            self._capturer.observe_eager(served.key(variant, fit), monotonic() - started)
         return outputs
 
     def _outcome(self, served: ServedModel, variant: Variant, route: Replay | Eager, batch: Batch, rows: int, seconds: float) -> Outcome:

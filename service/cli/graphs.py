@@ -140,9 +140,13 @@ def budget(size: int, admin_address: str, as_json: bool) -> None:
     with admin_service(admin_address) as admin:
         reply = admin.SetBudget(SetBudgetRequest(bytes=size), timeout=CALL_TIMEOUT_S)
     if as_json:
-        printing.print_json({"budget_bytes": reply.budget_bytes, "used_bytes": reply.used_bytes})
+        names = ("budget_bytes", "used_bytes", "freed_bytes", "reusable_bytes")
+        printing.print_json({name: getattr(reply, name) for name in names})
     else:
-        click.echo(f"budget {printing.size(reply.budget_bytes)}, used {printing.size(reply.used_bytes)}")
+        click.echo(
+            f"budget {printing.size(reply.budget_bytes)}, used {printing.size(reply.used_bytes)}; freed {printing.size(reply.freed_bytes)}, "
+            f"kept by the driver for later graphs {printing.size(reply.reusable_bytes)}"
+        )
 
 
 def _print_graph(graph: Graph, as_json: bool) -> None:

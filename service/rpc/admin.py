@@ -90,8 +90,10 @@ class AdminServicer(AdminServiceServicer):
     @answers_errors
     async def SetBudget(self, request: pb.SetBudgetRequest, context: Context) -> pb.SetBudgetResponse:
         """Resize the cache."""
-        budget, used = await self._operations.set_budget(request.bytes)
-        return pb.SetBudgetResponse(budget_bytes=budget, used_bytes=used)
+        change = await self._operations.set_budget(request.bytes)
+        return pb.SetBudgetResponse(
+            budget_bytes=change.budget, used_bytes=change.used, freed_bytes=change.freed, reusable_bytes=change.reusable
+        )
 
     @answers_errors
     async def WatchDecisions(  # type: ignore[override] # ends with its status before the first message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from service.messages import Explanation, GraphInfo, InferReply, InferRequest, ModelStats, ModelStatus, ModeState, Parameter
+from service.messages import BudgetChange, Explanation, GraphInfo, InferReply, InferRequest, ModelStats, ModelStatus, ModeState, Parameter
 from service.models.spec import ModelSpec, Shape
 
 
@@ -56,8 +56,8 @@ class Operations(Protocol):
         """Switch graphs for a model or some of its variants."""
         ...
 
-    async def set_budget(self, budget: int) -> tuple[int, int]:
-        """Resize the cache to so many bytes; returns the budget and the bytes used."""
+    async def set_budget(self, budget: int) -> BudgetChange:
+        """Resize the cache to so many bytes."""
         ...
 
     async def load(self, text: str) -> ModelStatus:

@@ -38,6 +38,9 @@ class Metrics:
         self._captures = Counter("graphcache_captures", "Captures by result", ["model", "result"], registry=registry)
         self._capture_seconds = Histogram("graphcache_capture_seconds", "Time of a capture's phases", ["phase"], registry=registry)
         self._mismatches = Counter("graphcache_audit_mismatches", "Served replays that eager contradicts", ["model"], registry=registry)
+        self._shadow = Counter(
+            "graphcache_shadow_decisions", "What the policy would have done, in shadow mode", ["model", "action"], registry=registry
+        )
         self._evictions = Counter("graphcache_evictions", "Evicted graphs", ["model"], registry=registry)
         self._padding = Gauge("graphcache_padding_ratio", "Padded per real elements of the last replay", ["model"], registry=registry)
 
@@ -70,10 +73,16 @@ class Metrics:
         """Count one capture: "ok" or the refusal's reason."""
         self._captures.labels(model, result).inc()
 
-    def capture_timings(self, timings: CaptureTimings) -> None:
-        """Observe the phases of one capture."""
+    def capture_timings(self, timings: CaptureTimings, verify: float, measure: float) -> None:
+        """Observe the phases of one capture, in seconds."""
         for phase in ("warm_up", "capture", "instantiate", "first_launch"):
             self._capture_seconds.labels(phase).observe(getattr(timings, phase))
+        self._capture_seconds.labels("verify").observe(verify)
+        self._capture_seconds.labels("measure").observe(measure)
+
+    def shadow(self, model: str, action: str) -> None:
+        """Count what the policy would have done: capture, evict or rebuild."""
+        self._shadow.labels(model, action).inc()
 
     def audit_mismatch(self, model: str) -> None:
         """Count a served replay that was wrong: an alarm."""
@@ -105,6 +114,7 @@ class Snapshot:
     modes: Sequence[ModeInForce]
     budget: int
     used: int
+    reusable: int
     waiting: int
     running: int
 
@@ -141,5 +151,6 @@ class _StateCollector(Collector):
         yield from (graphs, size, off, mode)
         yield GaugeMetricFamily("graphcache_budget_bytes", "The cache's budget", value=now.budget)
         yield GaugeMetricFamily("graphcache_used_bytes", "Bytes that resident graphs take, arenas included", value=now.used)
+        yield GaugeMetricFamily("graphcache_reusable_bytes", "Bytes that the driver keeps for later graphs", value=now.reusable)
         yield GaugeMetricFamily("graphcache_requests_waiting", "Requests waiting for their batch", value=now.waiting)
         yield GaugeMetricFamily("graphcache_requests_running", "Batches on the lane", value=now.running)

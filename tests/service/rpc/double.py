@@ -15,6 +15,7 @@ from cachepolicy.reasons import FallbackReason
 from service.choices import Above, Rows
 from service.errors import NotSupported, UnknownModel
 from service.messages import (
+    BudgetChange,
     Explanation,
     GraphInfo,
     GraphMode,
@@ -177,10 +178,10 @@ class Recorder:
             raise NotSupported(f"mode {mode!r} is not built yet")
         return ModeState(GraphMode.NONE, "rpc", 2000.0, None if for_s is None else 2000.0 + for_s)
 
-    async def set_budget(self, budget: int) -> tuple[int, int]:
+    async def set_budget(self, budget: int) -> BudgetChange:
         """As asked."""
         self._note("set_budget", budget)
-        return budget, 17
+        return BudgetChange(budget, 17, freed=5, reusable=3)
 
     async def load(self, text: str) -> ModelStatus:
         """Up at once."""

@@ -69,7 +69,7 @@ async def test_actions_reach_the_operations(node: Node) -> None:
     await node.admin.UnloadModel(pb.UnloadModelRequest(model="new", version="1"))
     await node.admin.ReloadModel(pb.ReloadModelRequest(model="echo", weights_path="w.safetensors"))
     budget = await node.admin.SetBudget(pb.SetBudgetRequest(bytes=1 << 30))
-    assert (budget.budget_bytes, budget.used_bytes) == (1 << 30, 17)
+    assert (budget.budget_bytes, budget.used_bytes, budget.freed_bytes, budget.reusable_bytes) == (1 << 30, 17, 5, 3)
     assert node.operations.asked == [
         ("warm", "echo", "", SHAPE, {"adapter": "legal"}, True),
         ("evict", "echo", "1", SHAPE, {}),

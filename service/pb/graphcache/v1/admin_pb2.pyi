@@ -349,12 +349,16 @@ class SetBudgetRequest(_message.Message):
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class SetBudgetResponse(_message.Message):
-    __slots__ = ("budget_bytes", "used_bytes")
+    __slots__ = ("budget_bytes", "used_bytes", "freed_bytes", "reusable_bytes")
     BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REUSABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     budget_bytes: int
     used_bytes: int
-    def __init__(self, budget_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ...) -> None: ...
+    freed_bytes: int
+    reusable_bytes: int
+    def __init__(self, budget_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., reusable_bytes: _Optional[int] = ...) -> None: ...
 
 class WatchDecisionsRequest(_message.Message):
     __slots__ = ()

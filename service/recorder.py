@@ -1,0 +1,244 @@
+"""Makes graphs and destroys them: room first, then record, prove, measure, admit. In the capturer's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic, time
+from typing import TYPE_CHECKING, Protocol
+
+from cachepolicy.cache import DoesNotFit, GraphCache, GraphEntry
+from cachepolicy.costs import CostTable
+from cachepolicy.keys import GraphKey, Signature
+from cachepolicy.reasons import RefusalReason
+from service.backends.base import Backend, Padding, Recording
+from service.errors import CaptureRefused, DeviceLost, NotYetProvable, OutOfDeviceMemory
+from service.lane import Lane
+from service.measuring import SIZES, Figures, Timer
+from service.memory import Ledger
+from service.messages import GraphMode
+from service.models.spec import Shape, Variant
+from service.progress import Progress, ProgressTable, Stage
+from service.traffic import Traffic
+
+if TYPE_CHECKING:
+    from service.models.loaded import LoadedModel
+    from service.registry import ServedModel
+    from service.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 20  # attempts to catch a graph between two replays
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A recording may serve: with which padding, or at its exact size only."""
+
+    padding: Padding = Padding.VALUE
+    exact_only: bool = False
+
+
+class Verifier(Protocol):
+    """Proves that a graph is right before it may serve. Raises CaptureRefused, NotYetProvable.
+
+    Runs in the capturer's thread; all device work goes through the lane, in small items, so that requests slip in between and nothing
+    replays beside them in an arena.
+    """
+
+    def judge(self, model: LoadedModel, variant: Variant, lane: Lane) -> None:
+        """Whether the model may be captured at all: state, randomness, mutation. Once per load, before its first capture."""
+        ...
+
+    def verify(self, model: LoadedModel, variant: Variant, recording: Recording, lane: Lane) -> Verdict:
+        """Whether this recording replays what eager computes, and which padding is safe."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The payload of a cache entry. `forced`: somebody wanted it whether it pays or not."""
+
+    recording: Recording
+    padding: Padding
+    forced: bool = False
+
+
+class Recorder:
+    """Carries out captures and evictions, one at a time."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        lane: Lane,
+        cache: GraphCache,
+        ledger: Ledger,
+        costs: CostTable,
+        verifier: Verifier,
+        timer: Timer,
+        metrics: Metrics,
+        *,
+        own_pools: bool,
+        min_gain: float,
+    ) -> None:
+        self.progress = ProgressTable()
+        self.traffic = Traffic()  # by ladder bucket
+        self.replayed = Traffic()  # by the graph that served
+        self._backend = backend
+        self._lane = lane
+        self._cache = cache
+        self._ledger = ledger
+        self._costs = costs
+        self._verifier = verifier
+        self._timer = timer
+        self._metrics = metrics
+        self._own_pools = own_pools
+        self._min_gain = min_gain
+
+    # -- making
+
+    def capture(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool = False, known: bool = False) -> GraphEntry:
+        """Make the graph resident. Neither a forced one nor one that is known to pay has to show its profit; all are proven.
+
+        Raises CaptureRefused for whatever stands against it (memory included), NotYetProvable, DeviceLost.
+        """
+        resident = self._cache.get(key)
+        if resident is not None:
+            return resident
+        if served.mode(variant, time()).mode is GraphMode.NONE:
+            raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, "graphs are switched off for this model")
+        model = served.spec.name
+        try:
+            entry = self._capture(served, variant, key, force=force, known=known)
+        except CaptureRefused as refusal:
+            self._metrics.capture(model, refusal.reason)
+            raise
+        except OutOfDeviceMemory as error:
+            self._metrics.capture(model, RefusalReason.OUT_OF_MEMORY)
+            raise CaptureRefused(RefusalReason.OUT_OF_MEMORY, str(error)) from error
+        except (DeviceLost, NotYetProvable):
+            raise
+        except Exception as error:
+            log.exception("capture of %s failed", key)
+            self._metrics.capture(model, RefusalReason.CAPTURE_ERROR)
+            raise CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}") from error
+        self._metrics.capture(model, "ok")
+        return entry
+
+    def _capture(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool, known: bool) -> GraphEntry:
+        loaded, started = served.loaded, monotonic()
+        self.progress.note(key, Progress(Stage.CAPTURING))
+        self._verifier.judge(loaded, variant, self._lane)
+        self._make_room(key)
+        recording = self._backend.record(loaded, variant, key.bucket, own_pool=self._own_pools)
+        self._ledger.recorded(recording)
+        try:
+            # What a capture costs is what it keeps from requests: the proof and the measurement make way for them.
+            self._costs.observe_capture(key.signature, key.bucket, recording.timings.total, recording.bytes, recording.arena_bytes)
+            self.progress.note(key, Progress(Stage.VERIFYING))
+            recorded = monotonic()
+            verdict = self._verifier.verify(loaded, variant, recording, self._lane)
+            verified = monotonic()
+            if not (force or known):
+                self._require_profit(loaded, variant, key, recording, verdict)
+            entry = self._admit(key, Graph(recording, verdict.padding, force), exact_only=verdict.exact_only)
+        except BaseException:
+            self._lane.barrier()
+            self._ledger.close(recording)
+            raise
+        self._metrics.capture_timings(recording.timings, verify=verified - recorded, measure=monotonic() - verified)
+        log.info("captured %s: %d nodes, %d bytes, %.1f ms", key, recording.nodes, recording.bytes, (monotonic() - started) * 1e3)
+        return entry
+
+    def _make_room(self, key: GraphKey) -> None:
+        """Evict for the predicted bytes, before anything is allocated. What is not predicted finds its room on admission."""
+        if self._costs.capture(key.signature, key.bucket) is None:
+            return
+        prices = self._costs.prices(key.signature, [key.bucket])
+        resident = self._cache.resident(key.signature)
+        high = self._cache.arena_bytes(resident[0].arena) if resident else 0
+        need = prices.own[0] + max(0, prices.top[0] - high)
+        if need <= self._cache.budget:
+            self.retire(self._cache.make_room(need, monotonic()))
+        short = self._ledger.lacks(need)
+        if short:
+            raise CaptureRefused(RefusalReason.OUT_OF_MEMORY, f"needs about {need} bytes, {short} more than the device has left")
+
+    def _require_profit(self, loaded: LoadedModel, variant: Variant, key: GraphKey, recording: Recording, verdict: Verdict) -> None:
+        sizes = [] if verdict.exact_only else self.traffic.shapes(key, SIZES)
+        figures = self.measure(loaded, variant, key, recording, verdict.padding, sizes)
+        if not figures.pays(self._min_gain):
+            self._costs.doubt(key.signature, key.bucket)  # the refusal keeps it away as long as that lasts; then it is tried anew
+            raise CaptureRefused(RefusalReason.UNPROFITABLE, str(figures))
+
+    def measure(
+        self,
+        loaded: LoadedModel,
+        variant: Variant,
+        key: GraphKey,
+        recording: Recording,
+        padding: Padding,
+        sizes: Sequence[tuple[Shape, int]],
+    ) -> Figures:
+        """Eager against replay at these sizes, or at the bucket's own where there are none."""
+        figures = self._timer.time(loaded, variant, recording, padding, sizes or [(key.bucket.as_dict(), 1)], self._lane)
+        self._costs.observe_eager(key.signature, key.bucket, figures.eager_s)
+        self._costs.observe_replay(key.signature, key.bucket, figures.replay_s)
+        return figures
+
+    def _admit(self, key: GraphKey, graph: Graph, *, exact_only: bool) -> GraphEntry:
+        recording = graph.recording
+        entry = GraphEntry(key, graph, recording.bytes, recording.arena, recording.arena_bytes, exact_only)
+        try:
+            victims = self._cache.insert(entry, monotonic())
+        except DoesNotFit as error:
+            raise CaptureRefused(RefusalReason.MEMORY_BUDGET, str(error)) from error
+        self.progress.drop(key)
+        self.retire(victims)
+        return entry
+
+    # -- unmaking
+
+    def evict(self, key: GraphKey, *, patient: bool = False) -> bool:
+        """Evict one graph unless it is pinned; `patient` waits for the replay that has it in use. Whether it is gone."""
+        entry = self._cache.evict(key)
+        for _ in range(_PATIENCE):
+            resident = self._cache.get(key)
+            if entry is not None or not patient or resident is None or resident.pinned:
+                break
+            self._lane.barrier()
+            entry = self._cache.evict(key)
+        if entry is not None:
+            self.retire([entry])
+        return entry is not None
+
+    def resize(self, budget: int) -> None:
+        """Change the budget and destroy what no longer fits, in-use graphs after their replay."""
+        for _ in range(_PATIENCE):
+            self.retire(self._cache.resize(budget, monotonic()))
+            if self._cache.used <= budget:
+                break
+            self._lane.barrier()
+
+    def retire(self, victims: list[GraphEntry]) -> None:
+        """Destroy what the cache has evicted."""
+        for victim in victims:
+            self.progress.note(victim.key, Progress(Stage.EVICTED))
+            self._metrics.eviction(victim.key.signature.weights.partition(":")[0])
+        self.destroy(victims)
+
+    def forget(self, signatures: Sequence[Signature]) -> None:
+        """Nothing is known of these signatures any more."""
+        for table in (self.progress, self.traffic, self.replayed):
+            table.forget(signatures)
+
+    def destroy(self, entries: list[GraphEntry]) -> None:
+        """Give the memory of graphs back that are not in the cache any more."""
+        if not entries:
+            return
+        self._lane.barrier()  # a replay that was routed before the entry left the cache has ended after this
+        for entry in entries:
+            graph = entry.payload
+            assert isinstance(graph, Graph)
+            self._ledger.close(graph.recording)
