@@ -15,11 +15,11 @@ from typing import TypeVar
 from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend, Outputs, Padding, Recording
-from service.capturer import Verdict
 from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory
 from service.lane import Lane
 from service.models.loaded import LoadedModel
 from service.models.spec import Shape, Variant
+from service.recorder import Verdict
 from service.tensors import HostTensor
 from service.verification.comparing import Comparer, Scale, identical
 from service.verification.judgement import Character, Judge

@@ -16,12 +16,12 @@ from torch import nn
 from cachepolicy.buckets import Bucket
 from service.backends.base import Backend, Batch, Outputs, Padding, Part, Recording
 from service.backends.opening import open_backend
-from service.capturer import Verdict
 from service.config import ModelConfig
 from service.lane import Lane
 from service.models.loaded import DATATYPES, TORCH_DTYPES, LoadedModel
 from service.models.loading import load_model
 from service.models.spec import AxisSpec, InputSpec, ModelSpec, OutputSpec, StateSpec, Variant
+from service.recorder import Verdict
 from service.tensors import HostTensor
 from service.verification import Proof
 

@@ -9,8 +9,8 @@ import torch
 
 from cachepolicy.buckets import Bucket
 from service.backends.base import Padding
-from service.capturer import Verdict
 from service.errors import CaptureRefused
+from service.recorder import Verdict
 from tests.service.verification.benches import MODELS, Bench, file_module, value
 
 ADMITTED = {"padded": Verdict(), "repeated": Verdict(Padding.REPEAT), "exact": Verdict(exact_only=True)}
