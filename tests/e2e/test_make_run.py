@@ -26,7 +26,7 @@ def test_make_run_with_seconds_serves_traffic_and_ends_by_itself() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "listening inference=127.0.0.1:" in done.stdout
-    for model in ("encoder", "decode", "mlp"):
+    for model in ("encoder", "decode", "mlp", "chain32"):
         assert f"{model}: " in done.stdout
     assert "replay" in done.stdout
     assert "errors 0" in done.stdout

@@ -38,10 +38,12 @@ class Driver(Protocol):
         ...
 
 
-def driver_for(model: DescribeModelResponse, trace: Sequence[Arrival], worker: ReplayServiceAsyncStub, seed: int) -> Driver:
+def driver_for(
+    model: DescribeModelResponse, trace: Sequence[Arrival], worker: ReplayServiceAsyncStub, *, step_s: float, seed: int
+) -> Driver:
     """A decoding loop for a model with slots, one request per arrival for any other."""
     rng = np.random.default_rng(seed)
-    return DecodingLoop(model, worker, rng) if model.state else OpenLoop(model, trace, worker, rng)
+    return DecodingLoop(model, worker, rng, step_s) if model.state else OpenLoop(model, trace, worker, rng)
 
 
 class OpenLoop:
@@ -121,13 +123,14 @@ class DecodingLoop:
     """Continuous batching as a language model server does it: every step is one request with all live sequences.
 
     An arrival takes a free slot and starts at position 0 (there is no prefill); it leaves after its output tokens or at the context's
-    end. Latency is one step's.
+    end. Steps begin `step_s` seconds apart, or one after the other where they take longer. Latency is one step's.
     """
 
-    def __init__(self, model: DescribeModelResponse, worker: ReplayServiceAsyncStub, rng: np.random.Generator) -> None:
+    def __init__(self, model: DescribeModelResponse, worker: ReplayServiceAsyncStub, rng: np.random.Generator, step_s: float) -> None:
         self._model = model
         self._worker = worker
         self._rng = rng
+        self._step_s = step_s
         self._slots = model.state[0].index_input
         inputs = {tensor.name: tensor for tensor in model.inputs}
         if set(inputs) != {self._slots, "tokens", "positions"} or not inputs["positions"].HasField("range"):
@@ -154,7 +157,9 @@ class DecodingLoop:
                 self._admit(waiting)
             self._admit(waiting)
             if self._live:
+                began = now()
                 await self._step()
+                await asyncio.sleep(began + self._step_s - now())
             elif ahead:
                 await asyncio.sleep(start + min(ahead[0].at_s, end_s) - now())
 

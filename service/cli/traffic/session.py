@@ -32,6 +32,7 @@ async def drive(
     *,
     speed: float = 1.0,
     seconds: float | None = None,
+    step_s: float = 0.0,
     seed: int = 0,
 ) -> list[ModelTally]:
     """Send the trace to each of the models until it ends, `seconds` are over or `stop` is set.
@@ -46,7 +47,7 @@ async def drive(
             described = [await worker.DescribeModel(DescribeModelRequest(model=name), timeout=CALL_TIMEOUT_S) for name in models]
         except grpc.aio.AioRpcError as error:
             raise failure(address, error) from None
-        drivers = [driver_for(model, trace, worker, seed) for model in described]
+        drivers = [driver_for(model, trace, worker, step_s=step_s, seed=seed) for model in described]
         tallies = [driver.tally for driver in drivers]
         end_s = float("inf") if seconds is None else seconds
         running = {asyncio.create_task(driver.run(arrivals, end_s)) for driver in drivers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,3 +96,9 @@ class ModelTally:
             "errors": self.errors,
             "first_error": self.first_error or None,
         }
+
+
+def overall_hit_ratio(tallies: Sequence[ModelTally]) -> float:
+    """Replays per answered request of all models together."""
+    requests = sum(tally.requests for tally in tallies)
+    return sum(tally.count("replay") for tally in tallies) / requests if requests else 0.0

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.cli import printing
-from service.cli.traffic.tally import ModelTally
+from service.cli.traffic.tally import ModelTally, overall_hit_ratio
 
 REFRESHES_PER_S = 4
 LINE_EVERY_S = 5.0
@@ -90,3 +90,5 @@ def summary(console: Console, tallies: Sequence[ModelTally], seconds: float) -> 
         )
         if tally.first_error:
             console.print(f"  first error: {tally.first_error}")
+    requests = sum(tally.requests for tally in tallies)
+    console.print(f"{requests} requests in {seconds:.0f} s, {printing.percent(overall_hit_ratio(tallies))} replayed from graphs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_a_repeated_request_turns_from_eager_to_replay_as_explained(terminal: Te
     assert first["path"] == "eager"
     assert first["reason"] in ("not_captured", "capture_pending")
     assert first["outputs"] == {"embedding": {"datatype": "FP32", "shape": [3, 256]}}
-    told = {"reason": "capture_pending"}
+    told: dict[str, Any] = {"reason": "capture_pending"}
     while told["reason"] in ("not_captured", "capture_pending"):
         time.sleep(0.05)
         told = terminal.admin("explain", "encoder", *sizes, "--json").json

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from service.config import load
 from tests.service.cli.conftest import Terminal
 
 PROMPTS = (10, 20, 40, 80, 160, 320, 640, 1280)
 OUTPUTS = (1, 2, 3, 300, 5, 6, 7, 8)
-CONTEXT = 256  # of the demo's decode model
+DECODE = next(model for model in load(None, demo=True).models if model.name == "decode")
 
 
 @pytest.fixture
@@ -31,8 +32,13 @@ def test_every_arrival_is_sent_and_accounted_for(terminal: Terminal, trace: str)
     assert models["encoder"]["requests"] == models["encoder"]["rows"] == len(PROMPTS)
     assert models["mlp"]["requests"] == len(PROMPTS)
     assert models["mlp"]["rows"] > len(PROMPTS)
-    assert models["decode"]["rows"] == sum(min(output, CONTEXT) for output in OUTPUTS)
-    assert models["decode"]["requests"] >= CONTEXT
+    positions = DECODE.inputs["positions"].range
+    assert positions is not None
+    context = positions[1] + 1
+    assert models["decode"]["rows"] == sum(min(output, context) for output in OUTPUTS)
+    assert models["decode"]["requests"] >= context
+    replays = sum(model["paths"].get("replay", {"requests": 0})["requests"] for model in models.values())
+    assert answer.json["hit_ratio"] == pytest.approx(replays / sum(model["requests"] for model in models.values()))
     for model in models.values():
         assert (model["errors"], model["shed"]) == (0, 0)
         assert sum(path["requests"] for path in model["paths"].values()) == model["requests"]

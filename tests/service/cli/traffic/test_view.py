@@ -82,3 +82,4 @@ def test_the_summary_names_the_first_error() -> None:
     summary(Console(file=page, width=200), [tally()], 12.3)
     assert "4 requests with 13 rows in 12 s, hit ratio 75.0 %, padding 50.0 %, delayed 0, shed 1, errors 1" in page.getvalue()
     assert "first error: INTERNAL: the message" in page.getvalue()
+    assert page.getvalue().endswith("4 requests in 12 s, 75.0 % replayed from graphs\n")
