@@ -5,13 +5,17 @@ The request path only counts (`count`, constant time). Whatever takes thought ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from cachepolicy.buckets import Bucket
+from cachepolicy.buckets import Bucket, BucketLadder
 from cachepolicy.cache import GraphCache
+from cachepolicy.costs import CostTable
+from cachepolicy.demand import Demand, Outlook, neighbours
 from cachepolicy.keys import GraphKey, Signature
+from cachepolicy.planning import Holding, Plan
 from cachepolicy.reasons import RefusalReason
 
 
@@ -57,13 +61,21 @@ Action = Evict | Rebuild | Capture
 
 
 class CaptureAdmission(Protocol):
-    """Decides which graphs come and go. Times are seconds of one monotonic clock."""
+    """Decides which graphs come and go. Times are seconds of one monotonic clock. Safe to call from several threads."""
+
+    def introduce(self, signature: Signature, ladder: BucketLadder, now: float, profile: Mapping[Bucket, float] | None = None) -> None:
+        """A model is up: its ladder, and the runs per bucket that its traffic profile expects. Runs are counted from now on."""
+        ...
 
     def count(self, signature: Signature, fit: Bucket, served: Bucket | None, now: float, steps: int = 1) -> bool:
         """Note `steps` runs whose ladder bucket is `fit`, replayed at `served` or run eagerly (None).
 
         Constant time, for the request path. True: enough was lost since the last `decide` that the capturer should call it.
         """
+        ...
+
+    def steps_until_due(self, signature: Signature, fit: Bucket, served: Bucket | None) -> int | None:
+        """How many such runs in a row make a decision due; None: no number of them. For drivers that count runs in bulk."""
         ...
 
     def decide(self, cache: GraphCache, now: float) -> Sequence[Action]:
@@ -83,6 +95,231 @@ class CaptureAdmission(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How sure the policy wants to be. One setting for every model and device; times are seconds.
+
+    A graph is worth its capture where it pays within the horizon: `trust_s` from the start, because a replica that was just deployed is
+    not about to end, and as long again as `lindy` times its signature's age, up to `horizon_s`.
+    """
+
+    trust_s: float = 20.0
+    lindy: float = 1.0
+    horizon_s: float = 600.0
+    min_gain: float = 0.05  # a replay has to be faster than the eager run of its own size by this share
+    quantum: float = 0.1  # reconsider when this share of a capture's time was lost,
+    backoff: float = 0.02  # more by this for each time that nothing was to be done,
+    slowest: float = 1.0  # up to this
+    reshape: float = 1.0  # look for a whole new set when this share was lost
+    refusal_s: float = 600.0  # doubled for each refusal in a row
+    moves: int = 24  # at most, in one decision
+
+
+@dataclass(slots=True)
+class _Refusal:
+    reason: RefusalReason
+    until: float
+    times: int = 1
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the policy holds of a signature."""
+
+    holding: Holding
+    price_version: int
+    due_at: float = 0.0  # lost seconds that make a decision due
+    idle: int = 0  # decisions in a row that changed nothing
+    unshaped_s: float = 0.0  # lost since a whole new set was looked for
+    refusals: dict[int, _Refusal] = field(default_factory=dict)
+
+
+class PaybackAdmission:
+    """Captures what pays for itself, evicting what saves less for its bytes (DESIGN, decision 3; docs/decisions/0020)."""
+
+    def __init__(self, costs: CostTable, patience: Patience = Patience(), outlook: Outlook = Outlook()) -> None:  # noqa: B008 - frozen
+        self._costs = costs
+        self._patience = patience
+        self._outlook = outlook
+        self._known: dict[Signature, _Known] = {}
+        self._cache_version = -1
+        self._lock = threading.Lock()  # decisions; counting needs none
+
+    # -- request path
+
+    def count(self, signature: Signature, fit: Bucket, served: Bucket | None, now: float, steps: int = 1) -> bool:
+        """See CaptureAdmission. Runs of a signature that was not introduced are not counted."""
+        known = self._known.get(signature)
+        if known is None:
+            return False
+        demand = known.holding.demand
+        position = demand.position
+        return demand.count(position[fit], None if served is None else position.get(served), steps) >= known.due_at
+
+    def steps_until_due(self, signature: Signature, fit: Bucket, served: Bucket | None) -> int | None:
+        """See CaptureAdmission."""
+        known = self._known[signature]
+        demand = known.holding.demand
+        loss = demand.loss(demand.position[fit], None if served is None else demand.position[served])
+        return None if loss <= 0.0 else max(1, -int((demand.lost - known.due_at) // loss))
+
+    # -- elsewhere
+
+    def introduce(self, signature: Signature, ladder: BucketLadder, now: float, profile: Mapping[Bucket, float] | None = None) -> None:
+        """See CaptureAdmission."""
+        with self._lock:
+            buckets = tuple(ladder.buckets())
+            demand = Demand(buckets, self._costs.prices(signature, buckets), self._outlook, now)
+            if profile:
+                demand.expect(profile)
+            known = _Known(Holding(demand), self._costs.version(signature))
+            self._set_due(known)
+            self._known = {**self._known, signature: known}
+            self._cache_version = -1
+
+    def forget(self, signature: Signature) -> None:
+        """See CaptureAdmission."""
+        with self._lock:
+            self._known = {other: known for other, known in self._known.items() if other != signature}
+
+    def refuse(self, key: GraphKey, reason: RefusalReason, now: float) -> None:
+        """See CaptureAdmission. A refusal ages; one that comes back lasts twice as long."""
+        with self._lock:
+            known = self._known.get(key.signature)
+            if known is None:
+                return
+            at = known.holding.demand.position[key.bucket]
+            times = known.refusals[at].times + 1 if at in known.refusals else 1
+            known.refusals[at] = _Refusal(reason, now + self._patience.refusal_s * 2 ** min(times - 1, 8), times)
+
+    def judge(self, key: GraphKey, now: float) -> Decision:
+        """See CaptureAdmission. Judged by the last forecast, as if there were room."""
+        known = self._known.get(key.signature)
+        at = None if known is None else known.holding.demand.position.get(key.bucket)
+        if known is None or at is None:
+            return Wait(0.0, 0.0)
+        refusal = known.refusals.get(at)
+        if refusal is not None and now < refusal.until:
+            return Refuse(refusal.reason)
+        demand = known.holding.demand
+        if not self._profitable(demand, at):
+            return Refuse(RefusalReason.UNPROFITABLE)
+        gain_s = self._horizon(demand, now) * self._marginal(known.holding, at)
+        needed_s = demand.prices.capture[at]
+        return Capture(key, gain_s - needed_s) if gain_s > needed_s else Wait(gain_s, needed_s)
+
+    def worth(self, key: GraphKey) -> float:
+        """Seconds per second that a resident graph saves against the next larger one, by the last forecast."""
+        known = self._known.get(key.signature)
+        at = None if known is None else known.holding.demand.position.get(key.bucket)
+        return 0.0 if known is None or at is None else self._marginal(known.holding, at)
+
+    def decide(self, cache: GraphCache, now: float) -> Sequence[Action]:
+        """See CaptureAdmission. Looks at the signature that lost most since it was last looked at."""
+        with self._lock:
+            if not self._known:
+                return ()
+            self._mirror(cache)
+            for new, known in self._known.items():
+                if not known.due_at:
+                    self._refresh(new, known, now)
+                    self._set_due(known)
+            signature, known = max(self._known.items(), key=lambda item: item[1].holding.demand.lost)
+            self._refresh(signature, known, now)
+            stalest = min(self._known, key=lambda other: self._known[other].holding.demand.folded)
+            self._refresh(stalest, self._known[stalest], now)
+            demand = known.holding.demand
+            known.unshaped_s += demand.lost
+            demand.lost = 0.0
+            holdings = [other.holding for other in self._known.values()]
+            plan = Plan(holdings, cache.used, cache.budget, self._horizon(demand, now))
+            moved = False
+            shaped = known.unshaped_s < self._patience.reshape * min(demand.prices.capture)
+            if not shaped:
+                known.unshaped_s = 0.0
+            allowed = lambda holding, at: self._allowed(known, at, now)
+            for _ in range(self._patience.moves):
+                move = plan.best_move(known.holding, allowed)
+                if move is not None:
+                    plan.apply(move)
+                elif shaped or not plan.reshape(known.holding, allowed):
+                    break
+                else:
+                    shaped = True
+                moved = True
+            known.idle = 0 if moved else known.idle + 1
+            self._set_due(known)
+            if not moved:
+                return ()
+            self._cache_version = -1  # what is planned is not yet so
+            return self._actions(now)
+
+    def _mirror(self, cache: GraphCache) -> None:
+        """Take over what is resident, where that changed."""
+        if cache.version == self._cache_version:
+            return
+        self._cache_version = cache.version
+        for signature, known in self._known.items():
+            holding = known.holding
+            position = holding.demand.position
+            entries = cache.resident(signature)
+            holding.entries = {position[entry.key.bucket]: entry for entry in entries if entry.key.bucket in position}
+            holding.resident = sorted(holding.entries)
+            holding.high = cache.arena_bytes(entries[0].arena) if entries else 0
+            holding.rebuild = False
+            holding.stale()
+
+    def _refresh(self, signature: Signature, known: _Known, now: float) -> None:
+        demand = known.holding.demand
+        version = self._costs.version(signature)
+        if version != known.price_version:
+            known.price_version = version
+            demand.price(self._costs.prices(signature, demand.buckets))
+        demand.forecast(now)
+        known.holding.stale()
+
+    def _set_due(self, known: _Known) -> None:
+        demand = known.holding.demand
+        if not any(demand.prices.eager):  # nothing was measured yet: look again at the next run
+            known.due_at = 0.0
+            return
+        cheapest = min(demand.prices.capture)
+        patience = self._patience
+        known.due_at = cheapest * min(patience.quantum + patience.backoff * known.idle, patience.slowest)
+
+    def _horizon(self, demand: Demand, now: float) -> float:
+        return min(self._patience.horizon_s, self._patience.trust_s + self._patience.lindy * demand.age(now))
+
+    def _allowed(self, known: _Known, at: int, now: float) -> bool:
+        refusal = known.refusals.get(at)
+        return (refusal is None or now >= refusal.until) and self._profitable(known.holding.demand, at)
+
+    def _profitable(self, demand: Demand, at: int) -> bool:
+        return demand.prices.replay[at] * (1.0 + self._patience.min_gain) <= demand.prices.eager[at]
+
+    @staticmethod
+    def _marginal(holding: Holding, at: int) -> float:
+        below, above = neighbours(holding.resident, at)
+        return holding.demand.gain(below, at, above)
+
+    def _actions(self, now: float) -> list[Action]:
+        evictions: list[Action] = []
+        rebuilds: list[Action] = []
+        captures: list[Action] = []
+        for signature, known in self._known.items():
+            holding = known.holding
+            planned = set(holding.resident)
+            buckets = holding.demand.buckets
+            evictions += [Evict(GraphKey(signature, buckets[at])) for at in holding.entries if at not in planned]
+            if holding.rebuild:
+                rebuilds.append(Rebuild(signature))
+            horizon = self._horizon(holding.demand, now)
+            for at in sorted(planned.difference(holding.entries), reverse=True):
+                gain_s = horizon * self._marginal(holding, at) - holding.demand.prices.capture[at]
+                captures.append(Capture(GraphKey(signature, buckets[at]), gain_s))
+        return [*evictions, *rebuilds, *captures]
+
+
 class CaptureOnRepeat:
     """Captures a bucket at its second miss, whatever it costs. The baseline that the evaluated policies have to beat."""
 
@@ -92,6 +329,9 @@ class CaptureOnRepeat:
         self._misses: dict[GraphKey, int] = {}
         self._refused: dict[GraphKey, tuple[RefusalReason, float]] = {}
 
+    def introduce(self, signature: Signature, ladder: BucketLadder, now: float, profile: Mapping[Bucket, float] | None = None) -> None:
+        """Needs to know nothing."""
+
     def count(self, signature: Signature, fit: Bucket, served: Bucket | None, now: float, steps: int = 1) -> bool:
         """Count misses per bucket."""
         if served == fit:
@@ -99,6 +339,10 @@ class CaptureOnRepeat:
         key = GraphKey(signature, fit)
         self._misses[key] = self._misses.get(key, 0) + steps
         return self._misses[key] >= self._needed
+
+    def steps_until_due(self, signature: Signature, fit: Bucket, served: Bucket | None) -> int | None:
+        """Misses left until the bucket is due."""
+        return None if served == fit else max(1, self._needed - self._misses.get(GraphKey(signature, fit), 0))
 
     def decide(self, cache: GraphCache, now: float) -> Sequence[Action]:
         """Capture what was missed often enough; room is made by the cache's own eviction policy."""

@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cachepolicy.buckets import Bucket
-from cachepolicy.keys import Signature
+from cachepolicy.keys import GraphKey, Signature
+
+_WORTH_TELLING = 0.02  # relative change of an estimate that makes those who computed with it compute again
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """What is assumed before anything was measured. The first capture replaces them."""
+
+    replay_per_eager: float = 0.5
+    capture_s: float = 0.1
+    capture_per_eager: float = 0.0  # seconds on top, per second of an eager run: a capture runs the step a few times
+    bytes: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Costs along a ladder, by position: seconds and bytes.
+
+    `eager` is the mean eager run of traffic whose bucket this is. A set of one signature's graphs takes the sum of their `own` bytes
+    and the largest of their `top` bytes: with private pools `top` is zero, in an arena it is nearly all.
+    """
+
+    eager: Sequence[float]
+    replay: Sequence[float]
+    capture: Sequence[float]
+    own: Sequence[int]
+    top: Sequence[int]
+
+    def bytes(self, positions: Iterable[int]) -> int:
+        """Bytes of a set."""
+        chosen = list(positions)
+        return sum(self.own[at] for at in chosen) + max((self.top[at] for at in chosen), default=0)
 
 
 @dataclass(slots=True)
@@ -15,62 +49,87 @@ class Curve:
 
     weight: float = 0.1  # of a new sample against the average so far
     _points: dict[int, float] = field(default_factory=dict)
+    _told: dict[int, float] = field(default_factory=dict)
     _known: list[int] = field(default_factory=list)
 
-    def observe(self, volume: int, value: float) -> None:
-        """Fold in one sample."""
+    def observe(self, volume: int, value: float) -> bool:
+        """Fold in one sample; whether the estimate has moved so much that it is worth telling."""
         old = self._points.get(volume)
+        new = self._points[volume] = value if old is None else old + self.weight * (value - old)
         if old is None:
-            self._known = sorted((*self._known, volume))
-        self._points[volume] = value if old is None else old + self.weight * (value - old)
+            insort(self._known, volume)  # last: another thread may be reading
+        told = self._told.get(volume)
+        if told is not None and abs(new - told) <= _WORTH_TELLING * told:
+            return False
+        self._told[volume] = new
+        return True
+
+    def without(self, volume: int) -> Curve:
+        """The same curve with one point unknown."""
+        points = {other: value for other, value in self._points.items() if other != volume}
+        return Curve(self.weight, points, {v: t for v, t in self._told.items() if v in points}, sorted(points))
 
     def at(self, volume: int) -> float | None:
         """The estimate at a volume; None where nothing was observed."""
-        known = self._points.get(volume)
-        if known is not None or not self._known:
-            return known
-        below = [v for v in self._known if v < volume]
-        above = [v for v in self._known if v > volume]
-        if not below:
-            return self._points[above[0]]
-        if above:
-            low, high = below[-1], above[0]
-        elif len(below) > 1:
-            low, high = below[-2], below[-1]
+        found = self._points.get(volume)
+        if found is not None or not self._known:
+            return found
+        where = bisect_left(self._known, volume)
+        if where == 0:
+            return self._points[self._known[0]]
+        if where < len(self._known):
+            low, high = self._known[where - 1], self._known[where]
+        elif where > 1:
+            low, high = self._known[-2], self._known[-1]
         else:
-            return self._points[below[-1]]
+            return self._points[self._known[-1]]
         slope = (self._points[high] - self._points[low]) / (high - low)
-        return self._points[low] + max(0.0, slope) * (volume - low)
+        if where == len(self._known):
+            slope = max(0.0, slope)
+        return self._points[low] + slope * (volume - low)
 
 
 @dataclass(slots=True)
 class _Curves:
     eager: Curve = field(default_factory=Curve)
     replay: Curve = field(default_factory=Curve)
-    capture: Curve = field(default_factory=Curve)
-    bytes: Curve = field(default_factory=Curve)
+    capture: Curve = field(default_factory=lambda: Curve(weight=0.3))
+    own: Curve = field(default_factory=lambda: Curve(weight=1.0))
+    top: Curve = field(default_factory=lambda: Curve(weight=1.0))
+    version: int = 0
 
 
 class CostTable:
     """Costs per signature, weights aside: a reload keeps what was learned. Seconds and bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, guesses: Guesses = Guesses()) -> None:  # noqa: B008 - frozen
+        self._guesses = guesses
         self._curves: defaultdict[str, _Curves] = defaultdict(_Curves)
         self._fingerprints: dict[Signature, str] = {}
 
     def observe_eager(self, signature: Signature, fit: Bucket, seconds: float) -> None:
         """One eager run whose ladder bucket is `fit`."""
-        self._of(signature).eager.observe(fit.volume, seconds)
+        curves = self._of(signature)
+        curves.version += curves.eager.observe(fit.volume, seconds)
 
     def observe_replay(self, signature: Signature, bucket: Bucket, seconds: float) -> None:
         """One replay, padded to `bucket`."""
-        self._of(signature).replay.observe(bucket.volume, seconds)
+        curves = self._of(signature)
+        curves.version += curves.replay.observe(bucket.volume, seconds)
 
-    def observe_capture(self, signature: Signature, bucket: Bucket, seconds: float, size: int) -> None:
-        """One capture with its verification, and the bytes it came to hold."""
+    def observe_capture(self, signature: Signature, bucket: Bucket, seconds: float, size: int, arena_bytes: int = 0) -> None:
+        """One capture with its verification, the bytes of its own, and the size of its arena right after (0: none)."""
         curves = self._of(signature)
         curves.capture.observe(bucket.volume, seconds)
-        curves.bytes.observe(bucket.volume, size)
+        curves.own.observe(bucket.volume, size)
+        curves.top.observe(bucket.volume, arena_bytes)
+        curves.version += 1
+
+    def doubt(self, signature: Signature, bucket: Bucket) -> None:
+        """What was observed of replays at a bucket may not hold any more: estimate them from other buckets until observed anew."""
+        curves = self._of(signature)
+        curves.replay = curves.replay.without(bucket.volume)
+        curves.version += 1
 
     def eager(self, signature: Signature, fit: Bucket) -> float | None:
         """Seconds of an eager run; None where nothing is known."""
@@ -84,8 +143,47 @@ class CostTable:
         """Seconds of a capture; None where nothing is known."""
         return self._of(signature).capture.at(bucket.volume)
 
+    def version(self, signature: Signature) -> int:
+        """Changes whenever `prices` would answer differently by more than a trifle."""
+        return self._of(signature).version
+
+    def prices(self, signature: Signature, buckets: Sequence[Bucket]) -> Prices:
+        """Estimates along a ladder, guessed where nothing is known. A replay not yet measured is taken to grow as eager does."""
+        curves, guess = self._of(signature), self._guesses
+        volumes = [bucket.volume for bucket in buckets]
+        eager = [curves.eager.at(volume) or 0.0 for volume in volumes]
+        replay = [curves.replay.at(volume) for volume in volumes]
+        return Prices(
+            eager=eager,
+            replay=[guess.replay_per_eager * e if g is None else g for e, g in zip(eager, replay, strict=True)],
+            capture=[
+                _or(curves.capture.at(volume), guess.capture_s + guess.capture_per_eager * e)
+                for volume, e in zip(volumes, eager, strict=True)
+            ],
+            own=[int(_or(curves.own.at(volume), guess.bytes)) for volume in volumes],
+            top=[int(_or(curves.top.at(volume), 0)) for volume in volumes],
+        )
+
+    def bytes(self, keys: Iterable[GraphKey]) -> int:
+        """Estimated bytes of a set of graphs."""
+        sets: defaultdict[Signature, list[Bucket]] = defaultdict(list)
+        for key in keys:
+            sets[key.signature].append(key.bucket)
+        return sum(self.prices(signature, buckets).bytes(range(len(buckets))) for signature, buckets in sets.items())
+
+    def load(self, signature: Signature, prices: Mapping[Bucket, tuple[float, float, float, int, int]]) -> None:
+        """Take known costs per bucket: eager, replay and capture seconds, own and arena bytes."""
+        for bucket, (eager, replay, capture, own, top) in prices.items():
+            self.observe_eager(signature, bucket, eager)
+            self.observe_replay(signature, bucket, replay)
+            self.observe_capture(signature, bucket, capture, own, top)
+
     def _of(self, signature: Signature) -> _Curves:
         name = self._fingerprints.get(signature)
         if name is None:
             name = self._fingerprints.setdefault(signature, signature.cost_fingerprint())
         return self._curves[name]
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

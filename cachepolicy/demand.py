@@ -1,0 +1,180 @@
+"""What traffic a signature will see, and what a set of graphs would save on it.
+
+A `Demand` counts runs per ladder bucket on the request path and, when asked, turns the counts into a forecast: expected runs per
+second and bucket. From the forecast follows every figure the policy uses: the saving of a set, and what one graph more or less
+changes, always against the next larger resident graph.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import exp, sqrt
+
+from cachepolicy.buckets import Bucket
+from cachepolicy.costs import Prices
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How the past is read. One setting for every model and device.
+
+    `memories` are pairs (seconds, weight): decaying averages that are mixed, so that a lasting change shows within a minute while a
+    passing one does not erase what an hour has shown. When `young` changes of size were seen, half of the forecast is still spread to
+    neighbouring sizes, over `reach` roots of the size: the number of requests under way varies like that, and few observations say
+    little about the largest.
+    """
+
+    memories: tuple[tuple[float, float], ...] = ((100.0, 0.5), (1000.0, 0.5))
+    young: float = 400.0
+    repeat: float = 0.03
+    reach: float = 1.0
+    smallest_age_s: float = 0.2
+
+
+class Demand:
+    """Counts and forecast of one signature over the buckets of a one-axis ladder, smallest first."""
+
+    def __init__(self, buckets: Sequence[Bucket], prices: Prices, outlook: Outlook, now: float) -> None:
+        self.buckets = tuple(buckets)
+        self._volumes = [bucket.volume for bucket in self.buckets]
+        self.position = {bucket: i for i, bucket in enumerate(self.buckets)}
+        self._dense = len(self.buckets[0].sizes) == 1 and all(b - a == 1 for a, b in zip(self._volumes, self._volumes[1:], strict=False))
+        self.outlook = outlook
+        self.born = now
+        self.lost = 0.0  # seconds lost against the best graph of each run, since the last decision
+        self.runs = [0] * len(self.buckets)  # since the start, never decayed
+        self.highest = -1  # largest position seen
+        self._pending: dict[int, int] = {}
+        self._averages = [[0.0] * len(self.buckets) for _ in outlook.memories]
+        self.folded = now  # when the forecast was last made
+        self._evidence = 0.0
+        self._last = -1
+        self._profile: list[float] = []
+        self.rates: list[float] = []
+        self.price(prices)
+        self._sum()
+
+    # -- request path -------------------------------------------------------------------------------------------------------
+
+    def loss(self, at: int, served: int | None) -> float:
+        """Seconds a run at ladder position `at` loses for want of its own graph, replayed at `served` or eager (None)."""
+        best = self.possible[at]
+        return best if served is None else min(best, max(0.0, self.prices.replay[served] - self.prices.replay[at]))
+
+    def count(self, at: int, served: int | None, steps: int) -> float:
+        """Note runs; returns the seconds lost since the last decision."""
+        self._pending[at] = self._pending.get(at, 0) + steps
+        self._evidence += self.outlook.repeat * steps
+        if at != self._last:
+            self._last = at
+            self._evidence += 1.0
+        self.lost += steps * self.loss(at, served)
+        return self.lost
+
+    # -- forecast -----------------------------------------------------------------------------------------------------------
+
+    def price(self, prices: Prices) -> None:
+        """Take new costs; the forecast must be made again."""
+        self.prices = prices
+        eager, replay = prices.eager, prices.replay
+        self.possible = [max(0.0, e - g) for e, g in zip(eager, replay, strict=True)]
+        self._rising = all(a <= b for a, b in zip(eager, eager[1:], strict=False))
+        # Below this position eager is faster than the replay at i (exact where eager times rise with size).
+        self._floor = [bisect_right(eager, g, 0, i + 1) if self._rising else 0 for i, g in enumerate(replay)]
+
+    def age(self, now: float) -> float:
+        """Seconds since counting began."""
+        return now - self.born
+
+    def expect(self, profile: Mapping[Bucket, float]) -> None:
+        """Begin with runs per bucket that a profile promises."""
+        self._profile = [profile.get(bucket, 0.0) for bucket in self.buckets]
+
+    def forecast(self, now: float) -> None:
+        """Fold in what was counted and set `rates`: expected runs per second, by position."""
+        pending, self._pending = self._pending, {}
+        for at, steps in pending.items():
+            self.runs[at] += steps
+            self.highest = max(self.highest, at)
+        top = self.highest + 1
+        passed, self.folded = now - self.folded, now
+        age = self.age(now)
+        rates = [0.0] * top
+        for (memory, weight), average in zip(self.outlook.memories, self._averages, strict=True):
+            kept = exp(-passed / memory)
+            length = max(self.outlook.smallest_age_s, memory * (1.0 - exp(-age / memory)))
+            for at in range(top):
+                average[at] *= kept
+            for at, steps in pending.items():
+                average[at] += steps
+            scale = weight / length
+            for at in range(top):
+                rates[at] += scale * average[at]
+        spread = 1.0 / (1.0 + (self._evidence / self.outlook.young) ** 2)
+        self.rates = self._spread(rates, spread) if spread > 0.01 and self._dense else rates
+        self._sum()
+
+    def _spread(self, rates: list[float], share: float) -> list[float]:
+        """Move a share of each rate to larger and smaller sizes: an exponential tail on each side, some roots of the size long."""
+        volumes = self._volumes
+        largest = volumes[len(rates) - 1] if rates else 0
+        reach = self.outlook.reach
+        count = max(len(rates), bisect_right(volumes, largest + 4.0 * reach * sqrt(largest)))
+        wide = rates + [0.0] * (count - len(rates))
+        result = [(1.0 - share) * rate for rate in wide]
+        for order in (range(count), range(count - 1, -1, -1)):
+            carried, before = 0.0, 0
+            for at in order:
+                volume = volumes[at]
+                kept = exp(-abs(volume - before) / (reach * sqrt(volume)))
+                carried = carried * kept + wide[at] * (1.0 - exp(-1.0 / (reach * sqrt(volume))))
+                result[at] += 0.5 * share * carried
+                before = volume
+        return result
+
+    def _sum(self) -> None:
+        rates = self.rates
+        eager = self.prices.eager
+        self._steps = [0.0, *accumulate(rates)]
+        self._eager = [0.0, *accumulate(r * e for r, e in zip(rates, eager, strict=False))]
+        self._runs = [0, *accumulate(self.runs)]
+
+    # -- what a set saves ---------------------------------------------------------------------------------------------------
+
+    def served(self, below: int, at: int) -> float:
+        """Seconds saved per second by the graph at `at` on sizes above position `below` (-1: all) that are faster replayed."""
+        count = len(self.rates)
+        low, high = max(below + 1, self._floor[at]), min(at + 1, count)
+        if low >= high:
+            return 0.0
+        replay = self.prices.replay[at]
+        if self._rising:
+            return self._eager[high] - self._eager[low] - replay * (self._steps[high] - self._steps[low])
+        eager = self.prices.eager
+        return sum(self.rates[i] * max(0.0, eager[i] - replay) for i in range(low, high))
+
+    def saving(self, resident: Sequence[int]) -> float:
+        """Seconds saved per second by a set of positions, ascending."""
+        return sum(self.served(below, at) for below, at in zip((-1, *resident), resident, strict=False))
+
+    def gain(self, below: int, at: int, above: int | None) -> float:
+        """Seconds per second that a graph at `at` adds between its resident neighbours (-1 and None: no neighbour)."""
+        if above is None:
+            return self.served(below, at)
+        return self.served(below, at) + self.served(at, above) - self.served(below, above)
+
+    def seen(self, below: int, at: int) -> int:
+        """Runs ever counted above position `below` up to `at`."""
+        return self._runs[at + 1] - self._runs[below + 1]
+
+
+def neighbours(resident: Sequence[int], at: int) -> tuple[int, int | None]:
+    """The resident positions next below (-1: none) and next above (None: none) a position."""
+    where = bisect_left(resident, at)
+    below = resident[where - 1] if where else -1
+    if where < len(resident) and resident[where] == at:
+        where += 1
+    return below, resident[where] if where < len(resident) else None

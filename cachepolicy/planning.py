@@ -1,0 +1,283 @@
+"""Search for a better set of graphs under a byte budget, one move at a time.
+
+A move adds one graph and takes away what has to go for it. Its worth is exact: the change of the whole set's saving over the horizon,
+less the captures it takes. Bytes are a function of each signature's set, so the same moves serve private pools, whose bytes add up, and
+arenas, where the largest graph costs nearly all: there whole arenas, single graphs, or the top of a rebuilt arena make room.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from cachepolicy.cache import GraphEntry
+from cachepolicy.demand import Demand, neighbours
+from cachepolicy.ladder import Pricing, candidates_of
+
+_TRIED = 12  # candidates that need room made for them, best first
+_CONSIDERED = 24  # candidates of a whole new set
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Something that can be given up: graphs of one signature, or only the slack above an arena's largest graph."""
+
+    holding: Holding
+    positions: tuple[int, ...]
+    frees: int  # bytes
+    rate: float  # seconds saved per second that go with it
+    once: float = 0.0  # seconds it costs at once: survivors captured again, less captures that are then not needed
+    rebuild: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """The graphs of one signature, as they are and as planned."""
+
+    demand: Demand
+    entries: dict[int, GraphEntry] = field(default_factory=dict)  # as they are, by ladder position
+    resident: list[int] = field(default_factory=list)  # as planned, ascending
+    high: int = 0  # bytes of the arena, at its high-water mark
+    rebuild: bool = False
+    _units: list[Unit] | None = None
+
+    def stale(self) -> None:
+        """The forecast, the prices or the plan changed."""
+        self._units = None
+
+    def added_bytes(self, at: int) -> int:
+        """What one more graph would take."""
+        prices = self.demand.prices
+        return prices.own[at] + max(0, prices.top[at] - self.high)
+
+    def capture_s(self, at: int) -> float:
+        """Seconds to capture a graph, none where it is resident and was only planned to go."""
+        return 0.0 if at in self.entries else self.demand.prices.capture[at]
+
+    def movable(self, at: int) -> bool:
+        """Whether the graph may go now."""
+        entry = self.entries.get(at)
+        return entry is None or not (entry.pinned or entry.in_use)
+
+    def units(self) -> list[Unit]:
+        """What this signature could give up."""
+        if self._units is None:
+            self._units = list(self._find_units(self.resident, ()))
+        return self._units
+
+    def units_beside(self, at: int) -> list[Unit]:
+        """What it could give up once `at` was added."""
+        planned = list(self.resident)
+        insort(planned, at)
+        return list(self._find_units(planned, (at,)))
+
+    def _find_units(self, planned: list[int], kept: Collection[int]) -> Iterable[Unit]:
+        prices, demand = self.demand.prices, self.demand
+        high = max(self.high, *(prices.top[at] for at in kept)) if kept else self.high
+        alone = len(planned) == 1
+        all_movable = True
+        for index, at in enumerate(planned):
+            if at in kept:
+                all_movable = False
+                continue
+            if not self.movable(at):
+                all_movable = False
+                continue
+            below = planned[index - 1] if index else -1
+            above = planned[index + 1] if index + 1 < len(planned) else None
+            rate = demand.gain(below, at, above)
+            once = 0.0 if at in self.entries else -prices.capture[at]
+            yield Unit(self, (at,), prices.own[at] + (high if alone else 0), rate, once)
+            if high and above is None and not alone:
+                rest = max(prices.top[other] for other in planned if other != at)
+                if rest < high:
+                    again = sum(prices.capture[other] for other in self.entries if other in planned and other != at)
+                    yield Unit(self, (at,), prices.own[at] + high - rest, rate, once + again, rebuild=True)
+        if high and not alone and planned:
+            slack = high - max(prices.top[at] for at in planned)
+            if slack > 0:
+                yield Unit(self, (), slack, 0.0, sum(prices.capture[at] for at in self.entries if at in planned), rebuild=True)
+            if all_movable:
+                refund = sum(prices.capture[at] for at in planned if at not in self.entries)
+                yield Unit(self, tuple(planned), sum(prices.own[at] for at in planned) + high, demand.saving(planned), -refund)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """One graph more, and what goes for it."""
+
+    holding: Holding
+    at: int
+    victims: tuple[Unit, ...]
+    net_s: float  # over the horizon
+
+
+class Plan:
+    """A set of graphs that is being improved. `used` are the bytes it takes."""
+
+    def __init__(self, holdings: Collection[Holding], used: int, budget: int, horizon_s: float) -> None:
+        self._holdings = holdings
+        self._used = used
+        self._budget = budget
+        self._horizon = horizon_s
+
+    def best_move(self, focus: Holding, allowed: Callable[[Holding, int], bool]) -> Move | None:
+        """The best single move for one signature that is worth its capture; None where there is none."""
+        demand, resident = focus.demand, focus.resident
+        gain, capture, own_capture = demand.gain, demand.prices.capture, focus.entries
+        wanted: list[tuple[float, int]] = []
+        index, below = 0, -1
+        above = resident[0] if resident else None
+        for at in range(len(demand.rates)):
+            if at == above:
+                index, below = index + 1, at
+                above = resident[index] if index < len(resident) else None
+                continue
+            worth = self._horizon * gain(below, at, above)
+            if worth > 0.0:
+                worth -= 0.0 if at in own_capture else capture[at]
+                if worth > 0.0 and demand.seen(below, at) > 1 and allowed(focus, at):
+                    wanted.append((worth, at))
+        wanted.sort(reverse=True)
+        best: Move | None = None
+        for worth, at in wanted[:_TRIED]:
+            if best is not None and worth <= best.net_s:
+                break
+            move = self._with_room(focus, at, worth)
+            if move is not None and move.net_s > 0.0 and (best is None or move.net_s > best.net_s):
+                best = move
+        return best
+
+    def apply(self, move: Move) -> None:
+        """Make the move part of the plan."""
+        for unit in move.victims:
+            holding = unit.holding
+            before = self._bytes(holding)
+            for at in unit.positions:
+                if at in holding.resident:
+                    holding.resident.remove(at)
+            if unit.rebuild or not holding.resident:
+                holding.rebuild = unit.rebuild and bool(holding.resident)
+                holding.high = max((holding.demand.prices.top[at] for at in holding.resident), default=0)
+            holding.stale()
+            self._used += self._bytes(holding) - before
+        focus = move.holding
+        self._used += focus.added_bytes(move.at)
+        focus.high = max(focus.high, focus.demand.prices.top[move.at])
+        insort(focus.resident, move.at)
+        focus.stale()
+
+    def reshape(self, focus: Holding, allowed: Callable[[Holding, int], bool]) -> bool:
+        """Replace a signature's whole set where a better one takes no more than its own and the free bytes; whether that was done.
+
+        Finds what single moves cannot: two graphs for one, a lower top and more graphs below it.
+        """
+        demand = focus.demand
+        room = self._budget - self._used + self._bytes(focus)
+        candidates = [at for at in candidates_of(demand, focus.resident, _CONSIDERED) if at in focus.entries or allowed(focus, at)]
+        if not candidates or room <= 0:
+            return False
+        fixed = {at for at in focus.resident if not focus.movable(at)}
+        best, best_net = focus.resident, self._net(focus, focus.resident)
+        for found in Pricing(demand, self._horizon, focus.capture_s, candidates).within(room):
+            if fixed.issubset(found) and (net := self._net(focus, found)) > best_net:
+                best, best_net = found, net
+        if best is focus.resident:
+            return False
+        before = self._bytes(focus)
+        top = demand.prices.top[best[-1]]
+        kept = any(at in focus.entries for at in best)
+        focus.rebuild = focus.rebuild or (kept and top < focus.high)
+        focus.resident, focus.high = best, top
+        focus.stale()
+        self._used += self._bytes(focus) - before
+        return True
+
+    def _net(self, focus: Holding, planned: list[int]) -> float:
+        """Seconds over the horizon, less the captures it takes."""
+        prices = focus.demand.prices
+        net = self._horizon * focus.demand.saving(planned) - sum(focus.capture_s(at) for at in planned)
+        if planned and prices.top[planned[-1]] < focus.high:
+            net -= sum(prices.capture[at] for at in planned if at in focus.entries)
+        return net
+
+    @staticmethod
+    def _bytes(holding: Holding) -> int:
+        return sum(holding.demand.prices.own[at] for at in holding.resident) + holding.high
+
+    def _with_room(self, focus: Holding, at: int, worth: float) -> Move | None:
+        need = self._used + focus.added_bytes(at) - self._budget
+        if need <= 0:
+            return Move(focus, at, (), worth)
+        units = focus.units_beside(at) if focus.resident else []
+        for holding in self._holdings:
+            if holding is not focus:
+                units += holding.units()
+        best: Move | None = None
+        for victims in (self._cheapest_set(units, need), self._cheapest_one(units, need)):
+            if victims:
+                net = worth - self._loss(focus, at, victims)
+                if best is None or net > best.net_s:
+                    best = Move(focus, at, tuple(victims), net)
+        return best
+
+    def _price(self, unit: Unit) -> float:
+        return self._horizon * unit.rate + unit.once
+
+    def _cheapest_one(self, units: list[Unit], need: int) -> list[Unit]:
+        enough = [unit for unit in units if unit.frees >= need]
+        return [min(enough, key=self._price)] if enough else []
+
+    def _cheapest_set(self, units: list[Unit], need: int) -> list[Unit]:
+        """Least loss per byte first; then what turned out not to be needed is kept after all."""
+        chosen: list[Unit] = []
+        freed = 0
+        taken: dict[int, set[int]] = {}
+        rebuilt: set[int] = set()
+        for unit in sorted(units, key=lambda u: self._price(u) / u.frees if u.frees else 0.0):
+            if freed >= need:
+                break
+            gone = taken.setdefault(id(unit.holding), set())
+            if not unit.frees or gone.intersection(unit.positions) or (unit.rebuild and id(unit.holding) in rebuilt):
+                continue
+            if unit.rebuild:
+                rebuilt.add(id(unit.holding))
+            gone.update(unit.positions)
+            chosen.append(unit)
+            freed += unit.frees
+        if freed < need:
+            return []
+        for unit in sorted(chosen, key=self._price, reverse=True):
+            if freed - unit.frees >= need:
+                chosen.remove(unit)
+                freed -= unit.frees
+        return chosen
+
+    def _loss(self, focus: Holding, at: int, victims: Collection[Unit]) -> float:
+        """Seconds over the horizon, exact where several victims are neighbours."""
+        loss = 0.0
+        own: set[int] = set()
+        others: dict[int, tuple[Holding, set[int]]] = {}
+        for unit in victims:
+            loss += unit.once
+            if unit.holding is focus:
+                own.update(unit.positions)
+            else:
+                others.setdefault(id(unit.holding), (unit.holding, set()))[1].update(unit.positions)
+        for holding, gone in others.values():
+            loss += self._horizon * self._lost_rate(holding, list(holding.resident), gone)
+        if own:
+            planned = list(focus.resident)
+            insort(planned, at)
+            loss += self._horizon * self._lost_rate(focus, planned, own)
+        return loss
+
+    @staticmethod
+    def _lost_rate(holding: Holding, planned: list[int], gone: set[int]) -> float:
+        demand = holding.demand
+        if len(gone) == 1:
+            (at,) = gone
+            below, above = neighbours(planned, at)
+            return demand.gain(below, at, above)
+        return demand.saving(planned) - demand.saving([at for at in planned if at not in gone])
