@@ -54,9 +54,9 @@ class Blocker:
         """The refusal's detail: operation, place, and how to change the model."""
         return f"{' '.join(filter(None, [self.operation, self.what, self.where]))}: {self.reason.hint}"
 
-    def refusal(self) -> CaptureRefused:
+    def refusal(self) -> Blocked:
         """The exception that says this."""
-        return CaptureRefused(self.reason, self.detail)
+        return Blocked(self)
 
     @classmethod
     def here(cls, reason: RefusalReason, operation: str, what: str, paths: Mapping[int, str]) -> Blocker:
@@ -69,6 +69,14 @@ class Blocker:
         steps = list(_raised(error))
         said = str(error).partition("\n")[0]  # the runtime appends advice on debugging
         return cls(reason, "", f"{type(error).__name__}: {said}", _module(steps, paths), _place(steps))
+
+
+class Blocked(CaptureRefused):
+    """Refused for a blocker."""
+
+    def __init__(self, blocker: Blocker) -> None:
+        super().__init__(blocker.reason, blocker.detail)
+        self.blocker = blocker
 
 
 Step = tuple[FrameType, int]  # a frame and the line it is at

@@ -15,7 +15,7 @@ from service.errors import CaptureRefused
 
 Step = Callable[[], object]
 
-warnings.filterwarnings("ignore", message="`torch.jit.trace` is deprecated", category=DeprecationWarning)
+warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
 
 
 class Lowering(Protocol):
