@@ -12,6 +12,8 @@ PYTHON3 ?= python3
 PYTHON ?= $(VENV)/bin/python
 # Only the project's own environment is ours to set up.
 READY  := $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(STAMP))
+# Folder of the models that `make cases` serves
+CASES_DIR ?= tests/models
 # Passed on: make test ARGS='-k batcher -x'
 ARGS   ?=
 
@@ -62,6 +64,12 @@ bench: $(READY) ## replay against eager through the worker, on this device
 bench-grpc: $(STAMP) ## measure grpcio versions against each other, each in an environment of its own
 	@$(VENV)/bin/python benchmarks/grpc_versions.py $(ARGS)
 
+cases: $(READY) ## serve each model of a folder and compare every reply with eager (CASES_DIR=…; ARGS='--device cuda:0')
+	@$(PYTHON) -W ignore benchmarks/cases.py $(CASES_DIR) $(ARGS)
+
+nightly: $(READY) ## the random models of the verification tests, 2,000 instead of 200
+	@GRAPHCACHE_MODULES=2000 $(PYTHON) -m pytest tests/service/verification/test_random_modules.py $(ARGS)
+
 policy-score: $(STAMP) ## replay recorded traffic through the cache policy and score it
 	@$(VENV)/bin/python benchmarks/policy_score.py $(ARGS)
 
@@ -84,4 +92,4 @@ clean: ## remove what the tools leave behind; .venv stays
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache wheelhouse
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
-.PHONY: help setup run test test-gpu check format proto bench bench-grpc policy-score lock wheelhouse clean
+.PHONY: help setup run test test-gpu check format proto bench bench-grpc cases nightly policy-score lock wheelhouse clean

@@ -46,6 +46,9 @@ TOGETHER = 16  # requests in flight
 REPEATS = 20  # of one request to a model that is random
 TIMEOUT_S = 300.0
 
+OUTCOMES = ("equal", "refuse", "equal_or_refuse", "pad_safe_or_refuse")
+OWN_WORDS = {"padded": "equal", "repeated": "equal", "exact": "pad_safe_or_refuse"}
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -73,8 +76,9 @@ class Case:
 
     @property
     def expect(self) -> str:
-        """The outcome it asks for."""
-        return str(self.file.EXPECT)
+        """The outcome it asks for; files of this project's own tests may name the padding or the reason of a refusal."""
+        wanted = str(self.file.EXPECT)
+        return wanted if wanted in OUTCOMES else OWN_WORDS.get(wanted, "refuse")
 
     @property
     def least(self) -> int:

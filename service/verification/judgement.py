@@ -44,8 +44,14 @@ class Judge:
         self._lane = lane
         self._fresh = fresh
         self._sampler = sampler
-        self._instance = fresh()
+        self._instance = self._load()
         self._shape = _trial_shape(self._instance.spec)
+
+    def _load(self) -> LoadedModel:
+        """A throw-away instance. Loading may have seeded the global generators: requests must not get the same numbers again."""
+        instance = self._fresh()
+        torch.seed()
+        return instance
 
     def judge_all(self) -> dict[Variant, Character | CaptureRefused]:
         """The verdict on each variant. Raises NotYetProvable where there are no values to try."""
@@ -130,7 +136,7 @@ class Judge:
 
     def _compare_with_another(self, variant: Variant, comparer: Comparer, expected: Sequence[tuple[Inputs, Run]]) -> None:
         """Warm another instance up as a recording would, at another size: what it built then must not show in its answers."""
-        other = self._fresh()
+        other = self._load()
         smaller = {axis: max(1, size - 1) for axis, size in self._shape.items()}
         slots = self._slots(other)
         try:

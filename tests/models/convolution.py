@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 EXPECT = "padded"
 ROWS_INDEPENDENT = True
+RTOL, ATOL = 1e-3, 1e-4
 
 
 class Step(nn.Module):

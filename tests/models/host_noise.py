@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 EXPECT = "nondeterministic"
 ROWS_INDEPENDENT = False
+DETERMINISTIC = False
 
 
 class Step(nn.Module):

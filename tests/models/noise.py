@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 EXPECT = "nondeterministic"
 ROWS_INDEPENDENT = False
+DETERMINISTIC = False
 
 
 class Step(nn.Module):

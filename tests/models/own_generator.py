@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 EXPECT = "stateful|nondeterministic|rng"
 ROWS_INDEPENDENT = False
+STATEFUL = True
 
 
 class Step(nn.Module):
@@ -17,7 +18,7 @@ class Step(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.head(x)
-        return y + torch.randn(4, generator=self.generator)
+        return y + torch.randn(4, generator=self.generator).to(y.device)
 
 
 def make_model() -> nn.Module:

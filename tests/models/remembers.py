@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 EXPECT = "stateful"
 ROWS_INDEPENDENT = False
+STATEFUL = True
 
 
 class Step(nn.Module):

@@ -39,9 +39,8 @@ def test_outcome_is_the_expected_one_and_replies_are_right(bench: Bench, path: P
             reply = bench.replay(recording, inputs, {"batch": batch}, verdict.padding)
             tensors = expected.values() if isinstance(expected, dict) else [expected]
             for name, tensor in zip(reply, tensors, strict=True):
-                half = tensor.dtype is torch.bfloat16 or path.stem == "autocast"
-                tolerance = 5e-2 if half else 1e-5
-                torch.testing.assert_close(value(reply[name]), tensor, rtol=tolerance, atol=tolerance, equal_nan=True)
+                rtol, atol = getattr(file, "RTOL", 1e-5), getattr(file, "ATOL", 1e-5)
+                torch.testing.assert_close(value(reply[name]), tensor, rtol=rtol, atol=atol, equal_nan=True)
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if file_module(path).EXPECT in ADMITTED], ids=lambda path: path.stem)
