@@ -120,9 +120,8 @@ class Page:
         time, share = printing.milliseconds, printing.percent
         self._line(f"\n{profit['cause']}: {profit['explanation']}", "bold")
         measured = f", measured {time(profit['measured_s'])} ({profit['measured_gain']:.2f}×)" if profit["measured_s"] else ""
-        self._line(
-            f"   eager {time(profit['eager_s'])}; replay predicted {time(profit['predicted_s'])} ({profit['predicted_gain']:.2f}×){measured}"
-        )
+        predicted = f"{time(profit['predicted_s'])} ({profit['predicted_gain']:.2f}×)"
+        self._line(f"   eager {time(profit['eager_s'])}; replay predicted {predicted}{measured}")
         parts = ", ".join(f"{name} {time(seconds)}" for name, seconds in profit["parts_s"].items())
         self._line(f"   a replay: {parts}; copies {share(profit['copies'])}, padding {share(profit['padding'])}")
         self._line(

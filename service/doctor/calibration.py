@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from cachepolicy.buckets import Bucket
-from service.backends.base import Backend
-from service.doctor.measuring import Forward, Work, synchronise, typical, work_of
+from service.backends.base import Backend, Recording
+from service.doctor.measuring import Forward, Work, submitted, synchronise, typical, work_of
 from service.doctor.patient import Patient
 from service.lane import Lane
 from service.models.loaded import TORCH_DTYPES, LoadedModel
@@ -30,6 +31,15 @@ class Calibration:
     bulk_s: float  # copying the inputs and outputs of the patient's bucket, beyond what is fixed
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one step."""
+
+    eager_s: float  # with the worker's copies
+    step_s: float  # the model's own code, until the device is done
+    replay_s: float | None  # with copies; None where there is no recording
+
+
 class Bench:
     """Runs models on the lane and records them in the capturer's thread, for their times."""
 
@@ -38,36 +48,38 @@ class Bench:
         self._lane = lane
         self._capturer = capturer
 
-    def eager(self, patient: Patient) -> float:
-        """Seconds of an eager run of the worker's, copies included."""
-        batch = patient.batch(1)
-        return self._lane.submit(lambda: typical(lambda: self._backend.run_eager(patient.model, patient.variant, batch))).result()
-
     def forward(self, patient: Patient) -> Forward:
         """The model's own code on inputs that are on the device already; without waiting for it."""
         inputs = patient.inputs(1)
         return lambda: patient.model.forward(dict(inputs), patient.variant)
 
-    def alone(self, patient: Patient) -> float:
-        """Seconds of the model's own code, until the device is done."""
-        forward, device = self.forward(patient), patient.model.device
+    def times(self, patient: Patient, recording: Recording | None) -> Times:
+        """An eager run of the worker's, the model's own code alone, and a replay, taking turns."""
+        batch, forward, device = patient.batch(1), self.forward(patient), patient.model.device
 
-        def run() -> None:
+        def alone() -> None:
             forward()
             synchronise(device)
 
-        return self._lane.submit(lambda: typical(run)).result()
+        runs: list[Callable[[], object]] = [lambda: self._backend.run_eager(patient.model, patient.variant, batch), alone]
+        if recording is not None:
+            runs.append(lambda: recording.replay(batch))
+        eager, step, *replay = self._lane.submit(lambda: typical(*runs)).result()
+        return Times(eager, step, replay[0] if replay else None)
+
+    def submitted(self, patient: Patient) -> float:
+        """Seconds that the host needs to hand the model's own code to an idle device."""
+        return self._lane.submit(lambda: submitted(self.forward(patient), patient.model.device)).result()
 
     def work(self, patient: Patient) -> Work:
         """What the model's own code asks of the device."""
         return self._lane.submit(lambda: work_of(self.forward(patient), patient.model.device)).result()
 
-    def replay(self, patient: Patient) -> float:
-        """Seconds of a replay at the patient's bucket, copies included."""
+    def recorded(self, patient: Patient) -> Times:
+        """All three times of a model that can surely be recorded."""
         recording = self._capturer.submit(lambda: self._backend.record(patient.model, patient.variant, patient.bucket)).result()
-        batch = patient.batch(1)
         try:
-            return self._lane.submit(lambda: typical(lambda: recording.replay(batch))).result()
+            return self.times(patient, recording)
         finally:
             self._capturer.submit(recording.close).result()
 
@@ -75,14 +87,17 @@ class Bench:
 def calibrate(bench: Bench, device: torch.device, bytes_in: int, bytes_out: int) -> Calibration:
     """Takes about two seconds."""
     short, long = (_patient(_Chain(length), device, (Datatype.FP32, _WIDTH), (Datatype.FP32, _WIDTH)) for length in (_SHORT, _LONG))
-    replays = bench.replay(short), bench.replay(long)
+    quick, slow = (bench.recorded(patient) for patient in (short, long))
     works = bench.work(short), bench.work(long)
-    slope = (replays[1] - replays[0]) / (works[1].count - works[0].count)
-    per_operation = slope - (works[1].seconds - works[0].seconds) / (works[1].count - works[0].count)
-    fixed = replays[0] - slope * works[0].count
-    handling = bench.eager(short) - bench.alone(short)
-    relay = _patient(_Relay(bytes_out), device, (Datatype.UINT8, bytes_in), (Datatype.UINT8, bytes_out))
-    return Calibration(fixed, per_operation, max(0.0, handling), max(0.0, bench.replay(relay) - fixed))
+    assert quick.replay_s is not None
+    assert slow.replay_s is not None
+    more = works[1].count - works[0].count
+    slope = (slow.replay_s - quick.replay_s) / more
+    per_operation = slope - (works[1].seconds - works[0].seconds) / more
+    fixed = quick.replay_s - slope * works[0].count
+    relay = bench.recorded(_patient(_Relay(bytes_out), device, (Datatype.UINT8, bytes_in), (Datatype.UINT8, bytes_out)))
+    assert relay.replay_s is not None
+    return Calibration(fixed, per_operation, max(0.0, quick.eager_s - quick.step_s), max(0.0, relay.replay_s - fixed))
 
 
 def _patient(module: nn.Module, device: torch.device, taken: tuple[Datatype, int], given: tuple[Datatype, int]) -> Patient:

@@ -76,7 +76,7 @@ def consult(case: Case, sizes: Mapping[str, int], choices: Mapping[str, str], *,
     doctor = Doctor(backend, load)
     try:
         diagnosis, recording = doctor.examine(patient)
-        gain = profit(doctor.bench, doctor.lane, patient, diagnosis, recording, steps) if with_profit else None
+        gain = profit(doctor.bench, patient, diagnosis, recording, steps) if with_profit else None
         if recording is not None:
             doctor.lane.barrier()
             doctor.capturer.submit(recording.close).result()

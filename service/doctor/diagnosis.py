@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from service.backends.base import Backend, Recording
-from service.backends.blockers import Blocker, paths_of
+from service.backends.blockers import Blocked, Blocker
 from service.backends.watch import training_parts
 from service.doctor.calibration import Bench
 from service.doctor.patient import Patient
@@ -118,7 +118,7 @@ class Doctor:
         try:
             recording, note = self.capturer.submit(prove).result()
         except CaptureRefused as refusal:
-            return None, Obstacle(_told_by(refusal, model), 1, everything), ""
+            return None, Obstacle(_told_by(refusal), 1, everything), ""
         return recording, None, note
 
     def _try(self, patient: Patient, trace: Trace, pieces: list[Segment]) -> list[Tried]:
@@ -129,11 +129,8 @@ class Doctor:
         return [Tried(piece, problem) for piece, problem in zip(tried, problems, strict=True)] + [Tried(piece, None) for piece in rest]
 
 
-def _told_by(refusal: CaptureRefused, model: LoadedModel) -> Blocker:
-    """What only the capture or the proof found out. Where the model's code raised, it has a place."""
-    cause = refusal.__cause__
-    if isinstance(cause, Exception) and not isinstance(cause, CaptureRefused):
-        found = Blocker.of_error(refusal.reason, cause, paths_of(model.module))
-        if found.place is not None:
-            return found
+def _told_by(refusal: CaptureRefused) -> Blocker:
+    """What only the capture or the proof found out."""
+    if isinstance(refusal, Blocked):
+        return refusal.blocker
     return Blocker(refusal.reason, what=refusal.detail.removesuffix(f": {refusal.reason.hint}"))

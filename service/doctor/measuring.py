@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _WARM_UP = 3
 _LEAST = 7
 _MOST = 1000
-_BUDGET_S = 0.3
+_BUDGET_S = 0.08
 _PROFILED = 5
 
 Forward = Callable[[], object]
@@ -48,16 +48,21 @@ class Work:
         return sum(kernel.seconds for kernel in self.kernels)
 
 
-def typical(run: Callable[[], object]) -> float:
-    """Seconds of one run: the median of many."""
+def typical(*runs: Callable[[], object]) -> list[float]:
+    """Seconds of one run of each when nothing comes between: what nine of ten runs exceed.
+
+    They take turns, and the slow runs are left out: what is compared has to be free of what else the machine did meanwhile.
+    """
+    taken: list[list[float]] = [[] for _ in runs]
     for _ in range(_WARM_UP):
-        run()
-    taken: list[float] = []
-    while len(taken) < _LEAST or (sum(taken) < _BUDGET_S and len(taken) < _MOST):
-        started = perf_counter()
-        run()
-        taken.append(perf_counter() - started)
-    return median(taken)
+        for run in runs:
+            run()
+    while len(taken[0]) < _LEAST or (sum(map(sum, taken)) < _BUDGET_S * len(runs) and len(taken[0]) < _MOST):
+        for run, seconds in zip(runs, taken, strict=True):
+            started = perf_counter()
+            run()
+            seconds.append(perf_counter() - started)
+    return [sorted(seconds)[len(seconds) // 10] for seconds in taken]
 
 
 def synchronise(device: torch.device) -> None:
@@ -99,13 +104,12 @@ def _kernels(forward: Forward, device: torch.device) -> Work:
 
 
 def _operations(forward: Forward) -> Work:
-    runs = []
-    for _ in range(_PROFILED):
+    runs: list[_Stopwatch] = []
+    while len(runs) < _PROFILED or (sum(run.seconds for run in runs) < _BUDGET_S and len(runs) < _MOST):
         with _Stopwatch() as watch:
             forward()
-        runs.append(watch.totals)
-    runs.sort(key=lambda totals: sum(seconds for _, seconds in totals.values()))
-    return _ordered(runs[len(runs) // 2])
+        runs.append(watch)
+    return _ordered(sorted(runs, key=lambda run: run.seconds)[len(runs) // 10].totals)
 
 
 def _ordered(totals: dict[str, tuple[float, float]]) -> Work:
@@ -119,6 +123,7 @@ class _Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.totals: dict[str, tuple[float, float]] = {}
+        self.seconds = 0.0
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         started = perf_counter()
@@ -127,4 +132,5 @@ class _Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(func).removesuffix(".default")
         count, seconds = self.totals.get(name, (0.0, 0.0))
         self.totals[name] = (count + 1, seconds + taken)
+        self.seconds += taken
         return result

@@ -9,13 +9,13 @@ from math import prod
 from service.backends.base import Recording
 from service.doctor.calibration import Bench, calibrate
 from service.doctor.diagnosis import Diagnosis
-from service.doctor.measuring import Work, submitted, typical
+from service.doctor.measuring import Work
 from service.doctor.patient import Patient
-from service.lane import Lane
 from service.models.spec import InputSpec, OutputSpec, Shape
 from service.models.values import concrete
 
 MIN_GAIN = 0.05  # of the eager run; less is noise
+SMALL_REGION = 0.1  # of the working operations: whatever a graph of so few saves, the rest decides
 
 
 class Cause(StrEnum):
@@ -86,13 +86,14 @@ class Profit:
         return self.capture_s / self.saved_s if self.capture_s is not None and self.saved_s > 0 else None
 
 
-def profit(bench: Bench, lane: Lane, patient: Patient, diagnosis: Diagnosis, recording: Recording | None, steps: int) -> Profit:
+def profit(bench: Bench, patient: Patient, diagnosis: Diagnosis, recording: Recording | None, steps: int) -> Profit:
     """Measure and judge. Takes some seconds."""
     padded = replace(patient, sizes=patient.bucket.as_dict())
-    device, spec = patient.model.device, patient.spec
+    spec, on_cpu = patient.spec, patient.model.device.type == "cpu"
     bytes_in, bytes_out = (_bytes(tensors, padded.sizes) for tensors in (spec.inputs, spec.outputs))
-    learned = calibrate(bench, device, bytes_in, bytes_out)
-    work, full = bench.work(patient), bench.work(padded)
+    learned = calibrate(bench, patient.model.device, bytes_in, bytes_out)
+    work = bench.work(patient)
+    full = work if padded.sizes == patient.sizes else bench.work(padded)
     real = (_bytes(spec.inputs, patient.sizes) + _bytes(spec.outputs, patient.sizes)) / max(bytes_in + bytes_out, 1)
     parts = Parts(
         launch_s=learned.fixed_s + full.count * max(learned.per_operation_s, 0.0),
@@ -100,17 +101,15 @@ def profit(bench: Bench, lane: Lane, patient: Patient, diagnosis: Diagnosis, rec
         padding_s=max(0.0, full.seconds - work.seconds) + learned.bulk_s * (1.0 - real),
         copies_s=learned.bulk_s * real,
     )
-    batch, step_s = patient.batch(1), bench.alone(patient)
+    times = bench.times(patient, recording)
     found = Profit(
         work=work,
-        eager_s=bench.eager(patient),
-        step_s=step_s,
-        submit_s=lane.submit(lambda: submitted(bench.forward(patient), device)).result()
-        if device.type == "cuda"
-        else max(0.0, step_s - parts.work_s),
+        eager_s=times.eager_s,
+        step_s=times.step_s,
+        submit_s=max(0.0, times.step_s - parts.work_s) if on_cpu else bench.submitted(patient),
         parts=parts,
-        measured_s=None if recording is None else lane.submit(lambda: typical(lambda: recording.replay(batch))).result(),
-        saved_s=step_s + learned.handling_s - (parts.total_s - parts.copies_s),
+        measured_s=times.replay_s,
+        saved_s=times.step_s + learned.handling_s - _without_copies(parts, times.replay_s),
         capture_s=diagnosis.capture_s,
         steps=steps,
         region=_region(diagnosis),
@@ -122,6 +121,8 @@ def profit(bench: Bench, lane: Lane, patient: Patient, diagnosis: Diagnosis, rec
 def judge(found: Profit) -> Cause:
     """The one main cause: what takes most of a replay that does not pay; else what keeps one that would from doing so."""
     parts, least = found.parts, MIN_GAIN * found.eager_s
+    if found.region < SMALL_REGION:
+        return Cause.SMALL_REGION
     if found.saved_s < least:
         shares = {
             Cause.DEVICE_BOUND: parts.work_s,
@@ -135,6 +136,13 @@ def judge(found: Profit) -> Cause:
     if found.break_even is not None and found.break_even > found.steps:
         return Cause.CAPTURE_UNPAID
     return Cause.NONE
+
+
+def _without_copies(parts: Parts, measured_s: float | None) -> float:
+    """A replay, measured where that tells more: bulky copies vary more than all the rest."""
+    if measured_s is None or parts.copies_s > parts.total_s / 2:
+        return parts.total_s - parts.copies_s
+    return measured_s - parts.copies_s
 
 
 def _region(diagnosis: Diagnosis) -> float:
