@@ -1,0 +1,165 @@
+"""Captures by policy: what repeats and pays is captured, what does not pay or does not fit is refused, and why is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import torch
+from prometheus_client import generate_latest
+
+from cachepolicy.reasons import FallbackReason
+from service import measuring, serving
+from service.errors import CaptureRefused
+from service.messages import Outcome, Path
+from service.serving import Node
+from tests.harness import MODULES, ask, running, served
+from tests.instruments import out_of_memory_above, slowed
+
+
+def config(module: str, buckets: str, name: str = "m") -> str:
+    return f"""
+worker: {{allowed_factories: ["file:{MODULES}/*.py"]}}
+models:
+  - name: {name}
+    factory: file:{MODULES}/{module}.py
+    rows: independent
+    axes: {{batch: {{max: 64, buckets: {buckets}}}}}
+"""
+
+
+async def send(node: Node, batch: int, model: str = "m") -> Outcome:
+    return (await ask(node, model, {"x": torch.ones(batch, 4)})).outcome
+
+
+async def repeat(node: Node, batch: int, until: str, at_most: int = 200) -> Outcome:
+    """Requests of one size until the path or reason is this."""
+    for _ in range(at_most):
+        outcome = await send(node, batch)
+        if str(outcome.reason or outcome.path) == until:
+            return outcome
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"never {until}, at last {outcome}")
+
+
+async def test_what_repeats_turns_from_eager_to_replay_and_explain_predicts_each_step() -> None:
+    """A model that gains by a graph: a handful of requests, then replays; each explanation names what comes next."""
+    async with running("cpu", config("drudge", "[2, 4]")) as node:
+        told: list[str] = []
+        for _ in range(40):
+            before = node.admin.explain("m", "", {"batch": 3}, {})
+            outcome = await send(node, 3)
+            after = node.admin.explain("m", "", {"batch": 3}, {})
+            assert (outcome.path, outcome.reason) in {(said.path, said.reason) for said in (before, after)}
+            told.append(str(before.reason or before.path))
+            if before.path is Path.REPLAY:
+                break
+            await asyncio.sleep(0.1)
+        assert told[0] == "not_captured"
+        assert told[-1] == "replay"
+        assert set(told) <= {"not_captured", "capture_pending", "replay"}
+        assert told.count("not_captured") <= 12
+
+
+async def test_a_graph_that_padding_makes_slower_than_eager_is_refused_with_figures() -> None:
+    """One row padded to 64: measured, refused, and both times are in the detail."""
+    async with running("cpu", config("bulky", "[64]")) as node:
+        outcome = await repeat(node, 1, "refused")
+        assert outcome.detail.startswith("unprofitable: batch=1: eager")
+        assert "padded replay" in outcome.detail
+        (info,) = node.admin.graphs("m")
+        assert (info.state, info.reason) == ("refused", outcome.detail)
+        with pytest.raises(CaptureRefused, match="unprofitable"):
+            await node.admin.warm("m", "", {"batch": 1}, {}, force=False)
+
+
+async def test_force_skips_the_profit_test() -> None:
+    """A forced graph serves although eager is faster, and stays."""
+    async with running("cpu", config("bulky", "[64]")) as node:
+        await repeat(node, 1, "refused")
+        assert (await node.admin.warm("m", "", {"batch": 1}, {}, force=True)).state == "serving"
+        assert (await send(node, 1)).path is Path.REPLAY
+
+
+async def test_a_larger_graph_serves_only_sizes_that_it_makes_faster() -> None:
+    """The graph of 64 rows serves 40; one row runs eagerly, since padded to 64 it would be slower."""
+    async with running("cpu", config("bulky", "[1, 64]"), ["cache.capture.background=false"]) as node:
+        for batch in (1, 1, 1, 60, 60, 60):  # costs
+            await send(node, batch)
+        node.capturer._recorder._min_gain = -0.9  # whatever it gains
+        await node.admin.warm("m", "", {"batch": 60}, {}, force=False)
+        assert (await send(node, 60)).path is Path.REPLAY
+        outcome = await send(node, 1)
+        assert (outcome.path, outcome.reason) == (Path.EAGER, FallbackReason.NOT_CAPTURED)
+        assert outcome.detail == "eager is faster than batch=64"
+
+
+async def test_shadow_mode_decides_and_counts_and_does_nothing() -> None:
+    """No graph comes to be; the decision shows in the list, the metrics and the reply."""
+    async with running("cpu", config("drudge", "[4]"), ["cache.capture.shadow=true"]) as node:
+        for _ in range(30):
+            outcome = await send(node, 3)
+            await asyncio.sleep(0.02)
+        assert (outcome.reason, outcome.detail) == (FallbackReason.NOT_CAPTURED, "captures only in shadow")
+        assert [info.state for info in node.admin.graphs("m")] == ["shadow"]
+        assert len(node.capturer.cache) == 0
+        assert 'graphcache_shadow_decisions_total{action="capture",model="m"}' in generate_latest(node.worker.metrics.registry).decode()
+
+
+async def test_without_memory_for_a_large_bucket_the_smaller_ones_still_work() -> None:
+    """Running out of memory is a refusal of that bucket, not a crash."""
+    async with running("cpu", config("drudge", "[4, 64]")) as node:
+        out_of_memory_above(node, 4)
+        assert (await repeat(node, 60, "refused")).detail.startswith("out_of_memory: CUDA out of memory")
+        await repeat(node, 3, "replay")
+        assert (await send(node, 60)).reason is FallbackReason.REFUSED
+
+
+async def test_the_first_run_of_a_bucket_says_nothing_about_its_cost() -> None:
+    """It builds what later ones find: only the second one is a sample."""
+    async with running("cpu", config("drudge", "[4]"), ["cache.capture.background=false"]) as node:
+        model = served(node, "m")
+        key = model.key((), model.ladder.fit({"batch": 4}))  # type: ignore[arg-type]
+        node.capturer.observe_eager(key, 9.0)
+        assert node.capturer._costs.eager(key.signature, key.bucket) is None
+        node.capturer.observe_eager(key, 0.003)
+        assert node.capturer._costs.eager(key.signature, key.bucket) == 0.003
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Resident graphs are judged more often, and refusals age faster."""
+    monkeypatch.setattr(measuring, "SHARE", 0.5)
+    monkeypatch.setattr(measuring, "_RESTED_S", 0.2)
+    monkeypatch.setattr(serving, "RETRY_S", 1.0)
+    return
+
+
+async def test_a_replay_that_became_slow_is_retired_and_returns_when_the_cause_is_gone(hasty: None) -> None:
+    """It is refused with figures, tried again ever more seldom while it is slow, and serves again afterwards."""
+    async with running("cpu", config("drudge", "[4]")) as node:
+        dial = slowed(node)
+        await repeat(node, 3, "replay")
+        dial.times = 300
+        outcome = await repeat(node, 3, "refused", at_most=2000)
+        assert outcome.detail.startswith("unprofitable: batch=3: eager")
+        for _ in range(150):  # three seconds: tried after one, and after two more at the earliest
+            assert (await send(node, 3)).path is Path.EAGER
+            await asyncio.sleep(0.02)
+        assert len(node.capturer.cache) == 0
+        text = generate_latest(node.worker.metrics.registry).decode()
+        assert 'graphcache_captures_total{model="m",result="ok"} 1.0' in text
+        dial.times = 1
+        await repeat(node, 3, "replay", at_most=2000)
+
+
+async def test_a_reply_is_never_late_for_want_of_a_decision() -> None:
+    """While captures go on, requests of other sizes are answered eagerly, and say so."""
+    async with running("cpu", config("drudge", "[1, 2, 4, 8, 16]")) as node:
+        reasons = set()
+        for step in range(80):
+            outcome = await send(node, 1 + step % 16)
+            reasons.add(str(outcome.reason or outcome.path))
+        assert reasons <= {"not_captured", "capture_pending", "replay"}
+        await repeat(node, 16, "replay")
