@@ -20,7 +20,7 @@ from service.verification.samples import Inputs, take_rows
 T = TypeVar("T")
 
 _SHARED_S = 0.0002  # an item that waited longer had requests before it
-_REST = 3.0  # then pause that many times as long as it ran: requests keep three quarters of the lane
+_REST = 3.0  # then pause that many times as long as was worked: the lane and the interpreter are the requests' for three quarters
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Runner:
 
     def __init__(self, backend: Backend, model: LoadedModel, variant: Variant, lane: Lane) -> None:
         self.runs = 0
+        self._resumed = monotonic()
         self._backend = backend
         self._model = model
         self._variant = variant
@@ -100,11 +101,13 @@ class Runner:
     def _on_lane(self, work: Callable[[], T]) -> T:
         submitted = monotonic()
 
-        def timed() -> tuple[T, float, float]:
+        def timed() -> tuple[T, float]:
             started = monotonic()
-            return work(), started, monotonic()
+            return work(), started
 
-        result, started, ended = self._lane.submit(timed).result()
-        if started - submitted > _SHARED_S:
-            sleep((ended - started) * _REST)
+        result, started = self._lane.submit(timed).result()
+        waited = started - submitted
+        if waited > _SHARED_S:
+            sleep((monotonic() - self._resumed - waited) * _REST)
+        self._resumed = monotonic()
         return result
