@@ -32,6 +32,7 @@ class Rig:
         self.lane = Lane(self.backend.lane, "lane")
         self.capturer = Lane(self.backend.capturer, "capturer")
         self._loads = 0
+        self._recordings: list[Recording] = []
 
     def load(self, spec: ModelSpec, module: nn.Module, state: dict[str, str] | None = None) -> LoadedModel:
         """Put a module on the device; each load has a name of its own."""
@@ -63,7 +64,9 @@ class Rig:
 
     def record(self, loaded: LoadedModel, bucket: Bucket, variant: Variant = (), *, own_pool: bool = False) -> Recording:
         """In the capturer's thread."""
-        return self.capturer.submit(lambda: self.backend.record(loaded, variant, bucket, own_pool=own_pool)).result()
+        recording = self.capturer.submit(lambda: self.backend.record(loaded, variant, bucket, own_pool=own_pool)).result()
+        self._recordings.append(recording)
+        return recording
 
     def replay(self, recording: Recording, parts: Sequence[Part], padding: Padding = Padding.VALUE) -> list[Outputs]:
         """In the lane's thread."""
@@ -82,6 +85,12 @@ class Rig:
         """The first part's x on the device."""
         return torch.from_numpy(np.array(parts[0].inputs["x"].array())).to(self.device)
 
+    def close_all(self) -> None:
+        """Whatever was recorded since the last time, closed or not."""
+        for recording in self._recordings:
+            self.close(recording)
+        self._recordings.clear()
+
     def synchronise(self) -> None:
         """Wait for what this thread has put on the device."""
         if self.device.type == "cuda":
@@ -93,6 +102,7 @@ def opened(device: str) -> Iterator[Rig]:
     """A rig, closed at the end."""
     rig = Rig(device)
     yield rig
+    rig.close_all()
     rig.lane.close()
     rig.capturer.close()
     rig.backend.close()

@@ -13,9 +13,10 @@ from cachepolicy.buckets import Bucket
 from cachepolicy.keys import Environment
 from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding
 from service.backends.blockers import paths_of
-from service.backends.cuda_capture import CAPTURE_LOCK, CaptureFailed, capture, launchable
+from service.backends.cuda_capture import CAPTURE_LOCK, CaptureFailed, capture
 from service.backends.cuda_errors import capture_error, eager_error, is_lost
 from service.backends.cuda_memory import Pools, device_memory
+from service.backends.cuda_runtime import copier, count_nodes, upload
 from service.backends.eager import split_outputs, stack_inputs
 from service.backends.environment import describe
 from service.backends.lowering import Step, lower
@@ -32,22 +33,16 @@ NODE_BYTES = 2560  # device memory that the driver takes per node, outside the a
 
 
 class StaticBuffers:
-    """A bucket's inputs and outputs on the host and on the device, outside any pool: one copy in, one copy out."""
+    """A bucket's inputs and outputs on the host and on the device, outside any pool: one copy in, one copy out, on the lane's stream."""
 
-    def __init__(self, inputs: InputStaging, device_in: torch.Tensor, outputs: OutputStaging, device_out: torch.Tensor) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.nbytes = inputs.nbytes + outputs.nbytes
-        self._device_in = device_in
-        self._device_out = device_out
-
-    def copy_in(self) -> None:
-        """On the current stream."""
-        self._device_in.copy_(self.inputs.host, non_blocking=True)
-
-    def copy_out(self) -> None:
-        """On the current stream."""
-        self.outputs.host.copy_(self._device_out, non_blocking=True)
+    def __init__(self, model: LoadedModel, sizes: Mapping[str, int], lane: torch.cuda.Stream) -> None:
+        self.inputs = InputStaging(model.spec, sizes, pinned=True)
+        self.outputs = OutputStaging(model.spec, sizes, pinned=True)
+        self.device_in = torch.empty(self.inputs.nbytes, dtype=torch.uint8, device=model.device)
+        self.device_out = torch.zeros(self.outputs.nbytes, dtype=torch.uint8, device=model.device)
+        self.nbytes = self.inputs.nbytes + self.outputs.nbytes
+        self.copy_in = copier(self.device_in, self.inputs.host, lane)
+        self.copy_out = copier(self.outputs.host, self.device_out, lane)
 
 
 class CudaRecording:
@@ -205,11 +200,19 @@ class CudaBackend:
             self._pools.abandon(arena, pool, spoiled=failed.spoiled)
             raise
         self._pools.join(arena, pool)
+        leave = partial(self._pools.leave, arena, pool)
         timings.capture = perf_counter() - started
         started = perf_counter()
-        nodes = launchable(graph, self._capturing)
+        try:
+            graph.instantiate()
+            upload(graph, self._capturing)
+            self._capturing.synchronize()
+            nodes = count_nodes(graph)
+        except Exception:
+            graph.reset()
+            leave()
+            raise
         timings.instantiate = perf_counter() - started
-        leave = partial(self._pools.leave, arena, pool)
         recording = CudaRecording(bucket, buffers, graph, nodes, self._lane, reads, Addresses(model.module), timings, leave)
         if own_pool:
             recording.bytes += self._pools.nbytes(arena)
@@ -218,26 +221,30 @@ class CudaBackend:
         return recording
 
     def _warm_up(self, model: LoadedModel, variant: Variant, sizes: dict[str, int]) -> tuple[Step, StaticBuffers, tuple[torch.Tensor, ...]]:
-        """Run the step three times on static buffers, once watched: what to capture, its buffers, and what it reads of the model."""
-        inputs = InputStaging(model.spec, sizes, pinned=True)
+        """Run the step as often as it takes: what to capture, its buffers, and what it reads of the model.
+
+        The first run builds what is built on the first call, and loads and tunes kernels for this very shape; the second is watched.
+        """
+        inputs = InputStaging(model.spec, sizes)
         inputs.write_safe()
-        device_in = inputs.host.to(self._device, non_blocking=True)
-        given = inputs.views(device_in)
-        model.forward(dict(given), variant)  # builds what is built on the first call
+        given = inputs.views(inputs.host.to(self._device))
+        model.forward(dict(given), variant)
         with Watch(model, given) as watch:
-            check_outputs(model, model.forward(dict(given), variant), sizes)
-        outputs = OutputStaging(model.spec, sizes, pinned=True)
-        device_out = outputs.host.to(self._device, non_blocking=True)
-        targets = outputs.views(device_out)
+            results = model.forward(dict(given), variant)
+        check_outputs(model, results, sizes)
+        buffers = StaticBuffers(model, sizes, self._lane)
+        buffers.device_in.copy_(inputs.host)
+        given, targets = buffers.inputs.views(buffers.device_in), buffers.outputs.views(buffers.device_out)
         step: Step
         if model.spec.compile is Compile.INDUCTOR:
             program = record_program(model, variant, given, targets, sizes)
             step, reads = lower(program, model.spec.compile), program.arguments
+            step()
         else:
             step, reads = partial(_run, model, variant, given, targets), watch.reads()
-        step()
+            _deliver(results, targets)
         self._capturing.synchronize()
-        return step, StaticBuffers(inputs, device_in, outputs, device_out), reads
+        return step, buffers, reads
 
     def _wait_for_loaders(self, stream: torch.cuda.Stream) -> None:
         """Weights are loaded, and reloaded, on the default stream."""
@@ -254,6 +261,10 @@ class CudaBackend:
 
 
 def _run(model: LoadedModel, variant: Variant, inputs: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> None:
-    """The step with its results where they are expected. They can't stay where the model put them: the arena's other graphs write there."""
-    for name, output in model.forward(dict(inputs), variant).items():
-        targets[name].copy_(output)
+    _deliver(model.forward(dict(inputs), variant), targets)
+
+
+def _deliver(results: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> None:
+    """Bring results where they are expected. They can't stay where the model put them: the arena's other graphs write there."""
+    for name, result in results.items():
+        targets[name].copy_(result)

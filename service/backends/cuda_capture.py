@@ -9,8 +9,6 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any
 
 import torch
 
@@ -64,16 +62,6 @@ def capture(step: Callable[[], object], stream: torch.cuda.Stream, pool: Handle)
     raise CaptureFailed(failure, spoiled=not ended)
 
 
-def launchable(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> int:
-    """Instantiate a captured graph and send it to the device; returns its number of nodes."""
-    runtime = _runtime()
-    graph.instantiate()
-    _check(runtime.cudaGraphUpload(runtime.cudaGraphExec_t(graph.raw_cuda_graph_exec()), stream.cuda_stream))
-    stream.synchronize()
-    *_, nodes = _check(runtime.cudaGraphGetNodes(runtime.cudaGraph_t(graph.raw_cuda_graph()), 0))
-    return int(nodes)
-
-
 def _clear_workspaces() -> None:
     """Before: the graph's workspace shall come from its own pool. After: nobody else shall use what belongs to the graph."""
     torch._C._cuda_clearCublasWorkspaces()
@@ -108,14 +96,3 @@ def _repair_generator() -> None:
     scratch.zero_()
     graph.capture_end()
     graph.reset()
-
-
-def _runtime() -> Any:
-    return import_module("cuda.bindings.runtime")  # a dependency of torch's CUDA builds
-
-
-def _check(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    status, *values = result
-    if int(status) != 0:
-        raise RuntimeError(f"CUDA error: {status}")
-    return tuple(values)

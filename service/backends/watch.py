@@ -77,7 +77,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self._own(value, reason, prefix + name)
         for name, tensor in inputs.items():
             self._owners[storage_of(tensor)] = (RefusalReason.INPUT_MUTATION, name)
-        self._made: set[int] = set()  # storages of results
+        self._made = {storage_of(tensor) for tensor in inputs.values()}  # storages of inputs and results
         self._read: dict[int, torch.Tensor] = {}  # by storage
 
     def reads(self) -> tuple[torch.Tensor, ...]:

@@ -24,14 +24,22 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def rig() -> Iterator[Rig]:
+def opened_rig() -> Iterator[Rig]:
     """The first GPU."""
     with opened("cuda:0") as rig:
         yield rig
 
 
+@pytest.fixture
+def rig(opened_rig: Rig) -> Iterator[Rig]:
+    """What a test records is closed after it."""
+    yield opened_rig
+    opened_rig.close_all()
+
+
 def reserved(rig: Rig) -> int:
-    """Bytes the allocator holds, once unused blocks went back."""
+    """Bytes the allocator holds, once garbage and unused blocks went back."""
+    gc.collect()
     rig.capturer.submit(torch.cuda.empty_cache).result()
     return rig.backend.memory().detail["reserved"]
 
