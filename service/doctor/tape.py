@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from service.backends.cuda_capture import CAPTURE_LOCK, CaptureFailed, capture, launchable
+from service.backends.cuda_capture import CAPTURE_LOCK, CaptureFailed, capture
 from service.backends.lowering import lower
 from service.backends.program import Program
 from service.backends.watch import storage_of, written
@@ -122,7 +122,7 @@ class Piece:
         try:
             step = _captured(program, device) if device.type == "cuda" else lower(program, Compile.NONE)
         except (CaptureRefused, CaptureFailed) as error:
-            return str(error.__cause__ or error)
+            return str(error)
         for used, original in self._memory.values():
             used.copy_(original)
         step()
@@ -199,5 +199,5 @@ def _captured(program: Program, device: torch.device) -> Callable[[], object]:
         step()
         stream.synchronize()
         graph = capture(step, stream, torch.cuda.graph_pool_handle())
-        launchable(graph, stream)
+        graph.instantiate()
     return graph.replay
