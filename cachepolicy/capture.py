@@ -103,15 +103,16 @@ class Patience:
     not about to end, and as long again as `lindy` times its signature's age, up to `horizon_s`.
     """
 
-    trust_s: float = 20.0
+    trust_s: float = 25.0
     lindy: float = 1.0
     horizon_s: float = 600.0
     min_gain: float = 0.05  # a replay has to be faster than the eager run of its own size by this share
-    quantum: float = 0.1  # reconsider when this share of a capture's time was lost,
+    quantum: float = 0.05  # reconsider when this share of a capture's time was lost,
     backoff: float = 0.02  # more by this for each time that nothing was to be done,
     slowest: float = 1.0  # up to this
     reshape: float = 1.0  # look for a whole new set when this share was lost
     refusal_s: float = 600.0  # doubled for each refusal in a row
+    hysteresis: float = 1.0  # what takes another graph's place has to gain this many captures beyond its own
     moves: int = 24  # at most, in one decision
 
 
@@ -189,6 +190,7 @@ class PaybackAdmission:
             if known is None:
                 return
             at = known.holding.demand.position[key.bucket]
+            known.due_at = 0.0  # what was measured on the way may have changed the costs
             times = known.refusals[at].times + 1 if at in known.refusals else 1
             known.refusals[at] = _Refusal(reason, now + self._patience.refusal_s * 2 ** min(times - 1, 8), times)
 
@@ -232,7 +234,7 @@ class PaybackAdmission:
             known.unshaped_s += demand.lost
             demand.lost = 0.0
             holdings = [other.holding for other in self._known.values()]
-            plan = Plan(holdings, cache.used, cache.budget, self._horizon(demand, now))
+            plan = Plan(holdings, cache.used, cache.budget, self._horizon(demand, now), self._patience.hysteresis)
             moved = False
             shaped = known.unshaped_s < self._patience.reshape * min(demand.prices.capture)
             if not shaped:

@@ -28,7 +28,7 @@ class Outlook:
     """
 
     memories: tuple[tuple[float, float], ...] = ((100.0, 0.5), (1000.0, 0.5))
-    young: float = 400.0
+    young: float = 600.0
     repeat: float = 0.03
     reach: float = 1.0
     smallest_age_s: float = 0.2

@@ -116,11 +116,12 @@ class Move:
 class Plan:
     """A set of graphs that is being improved. `used` are the bytes it takes."""
 
-    def __init__(self, holdings: Collection[Holding], used: int, budget: int, horizon_s: float) -> None:
+    def __init__(self, holdings: Collection[Holding], used: int, budget: int, horizon_s: float, hysteresis: float) -> None:
         self._holdings = holdings
         self._used = used
         self._budget = budget
         self._horizon = horizon_s
+        self._hysteresis = hysteresis
 
     def best_move(self, focus: Holding, allowed: Callable[[Holding, int], bool]) -> Move | None:
         """The best single move for one signature that is worth its capture; None where there is none."""
@@ -145,7 +146,7 @@ class Plan:
             if best is not None and worth <= best.net_s:
                 break
             move = self._with_room(focus, at, worth)
-            if move is not None and move.net_s > 0.0 and (best is None or move.net_s > best.net_s):
+            if move is not None and move.net_s > (self._hysteresis * capture[at] if move.victims else 0.0) and (best is None or move.net_s > best.net_s):
                 best = move
         return best
 
@@ -179,7 +180,8 @@ class Plan:
         if not candidates or room <= 0:
             return False
         fixed = {at for at in focus.resident if not focus.movable(at)}
-        best, best_net = focus.resident, self._net(focus, focus.resident)
+        best = focus.resident
+        best_net = self._net(focus, best) + self._hysteresis * min(demand.prices.capture[at] for at in candidates)
         for found in Pricing(demand, self._horizon, focus.capture_s, candidates).within(room):
             if fixed.issubset(found) and (net := self._net(focus, found)) > best_net:
                 best, best_net = found, net
