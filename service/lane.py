@@ -19,6 +19,7 @@ class Lane:
         self._items: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._opened: Future[None] = Future()
         self._closed = threading.Event()
+        self.ran = 0  # items begun: whoever uses the lane in the background sees by it whether others do, too
         self._thread = threading.Thread(target=self._run, args=(context,), name=name, daemon=True)
         self._thread.start()
         self._opened.result()
@@ -61,5 +62,6 @@ class Lane:
             return
         self._opened.set_result(None)
         while (item := self._items.get()) is not None:
+            self.ran += 1
             item()
         manager.__exit__(None, None, None)

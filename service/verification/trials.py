@@ -19,8 +19,8 @@ from service.verification.samples import Inputs, take_rows
 
 T = TypeVar("T")
 
-_SHARED_S = 0.0002  # an item that waited longer had requests before it
-_REST = 3.0  # then pause that many times as long as was worked: the lane and the interpreter are the requests' for three quarters
+_REST = 9.0  # while requests come, pause that many times as long as was worked: lane and interpreter are theirs for nine tenths
+_LONGEST_REST_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Runner:
     def __init__(self, backend: Backend, model: LoadedModel, variant: Variant, lane: Lane) -> None:
         self.runs = 0
         self._resumed = monotonic()
+        self._ran = lane.ran
         self._backend = backend
         self._model = model
         self._variant = variant
@@ -101,13 +102,13 @@ class Runner:
     def _on_lane(self, work: Callable[[], T]) -> T:
         submitted = monotonic()
 
-        def timed() -> tuple[T, float]:
-            started = monotonic()
-            return work(), started
+        def started() -> tuple[T, float]:
+            waited = monotonic() - submitted
+            return work(), waited
 
-        result, started = self._lane.submit(timed).result()
-        waited = started - submitted
-        if waited > _SHARED_S:
-            sleep((monotonic() - self._resumed - waited) * _REST)
-        self._resumed = monotonic()
+        result, waited = self._lane.submit(started).result()
+        if self._lane.ran > self._ran + 1:  # others' items ran since the last one of ours
+            worked = monotonic() - self._resumed - waited
+            sleep(min(worked * _REST, _LONGEST_REST_S))
+        self._resumed, self._ran = monotonic(), self._lane.ran
         return result
