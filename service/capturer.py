@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_RECONSIDER_S = 2.0  # costs change and refusals age also where no loss makes a decision due
 _TICK_S = 0.25  # how often a thread without a job looks whether something serves that should be judged again
 
 
@@ -74,6 +75,7 @@ class Capturer:
         self._standings = Standings()
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._woken = False
+        self._decided_at = monotonic()
         self._thread = threading.Thread(target=self._run, args=(context,), name="capturer", daemon=True)
         self._thread.start()
 
@@ -181,7 +183,7 @@ class Capturer:
                 try:
                     job: Callable[[], object] | None = self._jobs.get(timeout=_TICK_S)
                 except Empty:
-                    job = self._judge_again
+                    job = self._look_around
                 if job is None:
                     return
                 try:
@@ -205,7 +207,7 @@ class Capturer:
 
     def _follow_policy(self) -> None:
         self._woken = False
-        now = monotonic()
+        self._decided_at = now = monotonic()
         actions = self._admission.decide(self.cache, now)
         captures = [action.key for action in actions if isinstance(action, Capture)]
         self._note_refusals(now)
@@ -286,6 +288,8 @@ class Capturer:
             raise
 
     def _refuse(self, key: GraphKey, refusal: CaptureRefused) -> None:
+        if refusal.reason is RefusalReason.UNPROFITABLE:  # the refusal keeps it away while that lasts; then it is to be measured anew
+            self._costs.doubt(key.signature, key.bucket)
         self._progress.note(key, Progress(Stage.REFUSED, refusal.reason, refusal.detail))
         self._admission.refuse(key, refusal.reason, monotonic())
 
@@ -325,6 +329,12 @@ class Capturer:
             if refusal is not None:
                 self._refuse(entry.key, refusal)
 
+    def _look_around(self) -> None:
+        """Nothing to do: reconsider what is missed although nothing was lost by it so far, and measure what serves."""
+        if self._missed and self._background and monotonic() - self._decided_at >= _RECONSIDER_S:
+            self._follow_policy()
+        self._judge_again()
+
     def _judge_again(self) -> None:
         """Measure one graph that serves, if it is time, and retire it where it keeps losing against eager."""
         if not self._idle():
@@ -344,7 +354,6 @@ class Capturer:
             return
         if self._standings.note(entry, figures, monotonic()):
             log.warning("%s is retired, since eager is faster: %s", key, figures)
-            self._costs.doubt(key.signature, key.bucket)
             self._discard(entry, CaptureRefused(RefusalReason.UNPROFITABLE, str(figures)))
 
     def _judgeable(self) -> Iterator[tuple[GraphEntry, bool]]:

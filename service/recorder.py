@@ -169,7 +169,6 @@ class Recorder:
         sizes = [] if verdict.exact_only else self.traffic.shapes(key, SIZES)
         figures = self.measure(loaded, variant, key, recording, verdict.padding, sizes)
         if not figures.pays(self._min_gain):
-            self._costs.doubt(key.signature, key.bucket)  # the refusal keeps it away as long as that lasts; then it is tried anew
             raise CaptureRefused(RefusalReason.UNPROFITABLE, str(figures))
 
     def measure(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-
 import pytest
 import torch
 from prometheus_client import generate_latest
 
 from cachepolicy.reasons import FallbackReason
-from service import measuring, serving
 from service.errors import CaptureRefused
 from service.messages import Outcome, Path
 from service.serving import Node
 from tests.harness import MODULES, ask, running, served
-from tests.instruments import out_of_memory_above, slowed
+from tests.instruments import out_of_memory_above
 
 
 def config(module: str, buckets: str, name: str = "m") -> str:
@@ -33,7 +30,7 @@ async def send(node: Node, batch: int, model: str = "m") -> Outcome:
     return (await ask(node, model, {"x": torch.ones(batch, 4)})).outcome
 
 
-async def repeat(node: Node, batch: int, until: str, at_most: int = 200) -> Outcome:
+async def repeat(node: Node, batch: int, until: str, at_most: int = 3000) -> Outcome:
     """Requests of one size until the path or reason is this."""
     for _ in range(at_most):
         outcome = await send(node, batch)
@@ -125,33 +122,6 @@ async def test_the_first_run_of_a_bucket_says_nothing_about_its_cost() -> None:
         assert node.capturer._costs.eager(key.signature, key.bucket) is None
         node.capturer.observe_eager(key, 0.003)
         assert node.capturer._costs.eager(key.signature, key.bucket) == 0.003
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Resident graphs are judged more often, and refusals age faster."""
-    monkeypatch.setattr(measuring, "SHARE", 0.5)
-    monkeypatch.setattr(measuring, "_RESTED_S", 0.2)
-    monkeypatch.setattr(serving, "RETRY_S", 1.0)
-    return
-
-
-async def test_a_replay_that_became_slow_is_retired_and_returns_when_the_cause_is_gone(hasty: None) -> None:
-    """It is refused with figures, tried again ever more seldom while it is slow, and serves again afterwards."""
-    async with running("cpu", config("drudge", "[4]")) as node:
-        dial = slowed(node)
-        await repeat(node, 3, "replay")
-        dial.times = 300
-        outcome = await repeat(node, 3, "refused", at_most=2000)
-        assert outcome.detail.startswith("unprofitable: batch=3: eager")
-        for _ in range(150):  # three seconds: tried after one, and after two more at the earliest
-            assert (await send(node, 3)).path is Path.EAGER
-            await asyncio.sleep(0.02)
-        assert len(node.capturer.cache) == 0
-        text = generate_latest(node.worker.metrics.registry).decode()
-        assert 'graphcache_captures_total{model="m",result="ok"} 1.0' in text
-        dial.times = 1
-        await repeat(node, 3, "replay", at_most=2000)
 
 
 async def test_a_reply_is_never_late_for_want_of_a_decision() -> None:
