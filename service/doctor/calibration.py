@@ -10,7 +10,7 @@ from torch import nn
 
 from cachepolicy.buckets import Bucket
 from service.backends.base import Backend, Recording
-from service.doctor.measuring import Forward, Work, submitted, synchronise, typical, work_of
+from service.doctor.measuring import Forward, Work, submitted, synchronise, undisturbed, work_of
 from service.doctor.patient import Patient
 from service.lane import Lane
 from service.models.loaded import TORCH_DTYPES, LoadedModel
@@ -64,7 +64,7 @@ class Bench:
         runs: list[Callable[[], object]] = [lambda: self._backend.run_eager(patient.model, patient.variant, batch), alone]
         if recording is not None:
             runs.append(lambda: recording.replay(batch))
-        eager, step, *replay = self._lane.submit(lambda: typical(*runs)).result()
+        eager, step, *replay = self._lane.submit(lambda: undisturbed(*runs)).result()
         return Times(eager, step, replay[0] if replay else None)
 
     def submitted(self, patient: Patient) -> float:

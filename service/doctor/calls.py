@@ -66,7 +66,7 @@ class Calls(TorchFunctionMode):
         elif self._device != "cpu" and isinstance(tensor, torch.Tensor) and tensor.device.type == self._device:
             if func in _PRINTS:
                 self._read(_PRINTS[func], tensor, before)
-            elif func in _INDEXING and (lists := list(_lists(args[1]))):
+            elif func in _INDEXING and self._notes.noted() == before and (lists := list(_lists(args[1]))):
                 count = sum(len(entry) for entry in lists)
                 self._notes.call_blocked(
                     RefusalReason.CPU_TENSOR, _INDEXING[func], "copies a list of indices to the device", (str(lists), count * _INDEX_BYTES)

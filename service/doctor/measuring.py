@@ -48,10 +48,10 @@ class Work:
         return sum(kernel.seconds for kernel in self.kernels)
 
 
-def typical(*runs: Callable[[], object]) -> list[float]:
-    """Seconds of one run of each when nothing comes between: what nine of ten runs exceed.
+def undisturbed(*runs: Callable[[], object]) -> list[float]:
+    """Seconds of one run of each when nothing comes between: the fastest of many.
 
-    They take turns, and the slow runs are left out: what is compared has to be free of what else the machine did meanwhile.
+    They take turns: what is compared has to be free of what else the machine did meanwhile.
     """
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(_WARM_UP):
@@ -62,7 +62,7 @@ def typical(*runs: Callable[[], object]) -> list[float]:
             started = perf_counter()
             run()
             seconds.append(perf_counter() - started)
-    return [sorted(seconds)[len(seconds) // 10] for seconds in taken]
+    return [min(seconds) for seconds in taken]
 
 
 def synchronise(device: torch.device) -> None:
@@ -97,7 +97,7 @@ def _kernels(forward: Forward, device: torch.device) -> Work:
             synchronise(device)
     totals: dict[str, tuple[int, float]] = {}
     for event in profile.events():
-        if event.device_type is DeviceType.CUDA and not event.is_user_annotation:
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation:
             count, seconds = totals.get(event.name, (0, 0.0))
             totals[event.name] = (count + 1, seconds + event.time_range.elapsed_us() * 1e-6)
     return _ordered({name: (count / _PROFILED, seconds / _PROFILED) for name, (count, seconds) in totals.items()})
@@ -109,7 +109,7 @@ def _operations(forward: Forward) -> Work:
         with _Stopwatch() as watch:
             forward()
         runs.append(watch)
-    return _ordered(sorted(runs, key=lambda run: run.seconds)[len(runs) // 10].totals)
+    return _ordered(min(runs, key=lambda run: run.seconds).totals)
 
 
 def _ordered(totals: dict[str, tuple[float, float]]) -> Work:
