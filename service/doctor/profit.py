@@ -30,7 +30,7 @@ class Cause(StrEnum):
 
 
 EXPLANATIONS: dict[Cause, str] = {
-    Cause.NONE: "a graph pays here",
+    Cause.NONE: "a graph pays, as far as the step can be captured",
     Cause.DEVICE_BOUND: "the device works nearly all the time: there is hardly a launch to save",
     Cause.COPY_BOUND: "copying inputs and outputs takes most of the time, with a graph or without",
     Cause.PADDING: "the bucket is so much larger than the request that padding costs more than the graph saves",
