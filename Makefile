@@ -30,7 +30,7 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 		$(PYTHON3) -m venv $(VENV) || { rm -rf $(VENV); echo "setup: 'python3 -m venv' failed; Debian has it in python3-venv"; exit 1; }; \
 	fi
 	@echo "setup: installing the locked packages (torch is the large one)"
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements-dev.lock | sed -u '/^Requirement already satisfied/d'
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements-dev.lock | sed -uE '/^(Requirement already satisfied|Looking in)/d'
 	@PYTHONWARNINGS=ignore $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo "setup: done; the command is $(VENV)/bin/graphcache"
@@ -44,12 +44,13 @@ test: $(READY) ## run every test that needs no GPU
 test-gpu: $(READY) ## run the tests that need a CUDA device
 	@$(PYTHON) -m pytest tests/gpu -m gpu $(ARGS)
 
-check: $(STAMP) ## format, lint, strict types, import contracts, generated code is current
+check: $(STAMP) ## format, lint, strict types, import contracts, what is generated is current
 	@$(VENV)/bin/ruff format --check --quiet . || { echo "check: run 'make format'"; exit 1; }
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
 	@$(VENV)/bin/python proto/generate.py --check
+	@$(VENV)/bin/python .ci/structures.py --check
 
 format: $(STAMP) ## format the code and apply the linter's safe fixes
 	@$(VENV)/bin/ruff format .
@@ -57,6 +58,9 @@ format: $(STAMP) ## format the code and apply the linter's safe fixes
 
 proto: $(STAMP) ## generate service/pb from proto/
 	@$(VENV)/bin/python proto/generate.py
+
+structures: $(STAMP) ## write docs/structures.md from the modules' first sentences
+	@$(VENV)/bin/python .ci/structures.py
 
 bench: $(READY) ## replay against eager through the worker, on this device
 	@$(PYTHON) -m benchmarks.served $(ARGS)
@@ -92,4 +96,4 @@ clean: ## remove what the tools leave behind; .venv stays
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache wheelhouse
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
-.PHONY: help setup run test test-gpu check format proto bench bench-grpc cases nightly policy-score lock wheelhouse clean
+.PHONY: help setup run test test-gpu check format proto structures bench bench-grpc cases nightly policy-score lock wheelhouse clean

@@ -1,0 +1,1 @@
+"""Devices behind one protocol: a step is run eagerly, or recorded once and replayed."""
