@@ -73,11 +73,15 @@ class GraphKey:
 
     signature: Signature
     bucket: Bucket
+    _fingerprint: list[str] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def fingerprint(self) -> str:
-        """Stable name for replies, traces and records."""
-        s = self.signature
-        return digest([s.environment, s.program, s.weights, s.variant, s.phase, s.datatypes, s.compile, list(self.bucket.sizes)])
+        """Stable name for replies, traces and records; worked out once, since every reply carries it."""
+        if not self._fingerprint:
+            s = self.signature
+            parts = [s.environment, s.program, s.weights, s.variant, s.phase, s.datatypes, s.compile, list(self.bucket.sizes)]
+            self._fingerprint.append(digest(parts))
+        return self._fingerprint[0]
 
     def __str__(self) -> str:
         variant = "".join(f"[{name}={value}]" for name, value in self.signature.variant)

@@ -53,28 +53,14 @@ class Captures(Protocol):
 
 
 class Router:
-    """Decides for a batch; `explain` decides the same and leaves no trace."""
+    """Decides for a batch. `explain` decides the same and leaves no trace."""
 
     def __init__(self, cache: GraphCache, captures: Captures) -> None:
         self._cache = cache
         self._captures = captures
 
     def route(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
-        """Where a batch of this shape goes. Called by the lane's thread right before the run."""
-        route = self._decide(served, variant, shape)
-        fit = served.ladder.fit(shape)
-        if fit is not None and not (isinstance(route, Eager) and route.reason is FallbackReason.DISABLED):
-            self._captures.count(served.key(variant, fit), shape, route.entry.key if isinstance(route, Replay) else None)
-        return route
-
-    def explain(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
-        """The same decision without counting it; the entry is not kept in use."""
-        route = self._decide(served, variant, shape)
-        if isinstance(route, Replay):
-            self._cache.release(route.entry)
-        return route
-
-    def _decide(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
+        """Where a batch of this shape goes. Called by the lane's thread right before the run; `count` it afterwards."""
         mode = served.mode(variant, time())
         if mode.mode is GraphMode.NONE:
             return Eager(FallbackReason.DISABLED, f"mode none, set by {mode.origin}")
@@ -94,6 +80,19 @@ class Router:
             return Eager(FallbackReason.EXACT_ONLY, f"only {fit} itself is served", fit)
         reason, detail = self._captures.absence(key)
         return Eager(reason, detail or slower, fit)
+
+    def count(self, served: ServedModel, variant: Variant, shape: Shape, route: Route) -> None:
+        """Tell the policy how a batch was routed. What an operator switched off is no demand for graphs."""
+        fit = served.ladder.fit(shape)
+        if fit is not None and not (isinstance(route, Eager) and route.reason is FallbackReason.DISABLED):
+            self._captures.count(served.key(variant, fit), shape, route.entry.key if isinstance(route, Replay) else None)
+
+    def explain(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
+        """The same decision without counting it; the entry is not kept in use."""
+        route = self.route(served, variant, shape)
+        if isinstance(route, Replay):
+            self._cache.release(route.entry)
+        return route
 
 
 def _oversize(served: ServedModel, shape: Shape) -> str:

@@ -17,7 +17,7 @@ import torch
 import uvloop
 
 from cachepolicy.cache import GraphCache
-from cachepolicy.capture import PaybackAdmission, Patience
+from cachepolicy.capture import Patience, PaybackAdmission
 from cachepolicy.costs import CostTable, Guesses
 from cachepolicy.reasons import RefusalReason
 from service.admin import Admin
@@ -27,12 +27,14 @@ from service.capturer import Capturer
 from service.choices import ArenaScope
 from service.config import Config, ModelConfig, PrewarmEntry, WorkerConfig, parse_model
 from service.errors import CaptureRefused, DeviceLost, GraphcacheError
+from service.execution import Executor
 from service.lane import Lane
 from service.memory import Ledger
 from service.models.loaded import LoadedModel
 from service.models.loading import load_model
 from service.recorder import Recorder
 from service.registry import Registry
+from service.routing import Router
 from service.rpc.address import Listen
 from service.rpc.health import HealthState, ProbeServer
 from service.rpc.server import SERVICES, Limits, Servers
@@ -214,14 +216,12 @@ def assemble(config: Config) -> Node:
         capturer.discard(mismatch.entry, CaptureRefused(RefusalReason.MISMATCH, mismatch.detail))
 
     audit = Audit(backend, lane, proof.standard, retire, every=round(1 / config.cache.audit) if config.cache.audit else 0)
+    router = Router(cache, capturer)
     worker = Worker(
         config.worker.name or f"{socket.gethostname()}-{token_hex(3)}",
-        backend,
         lane,
         registry,
-        cache,
-        capturer,
-        costs,
+        Executor(backend, router, cache, capturer, costs, metrics, audit),
         metrics,
         accepted,
         audit,
@@ -231,7 +231,7 @@ def assemble(config: Config) -> Node:
     )
     capturer.on_device_lost = worker.lose_device
     environment = backend.environment().fingerprint()
-    admin = Admin(registry, worker.router, cache, capturer, costs, lane, environment, load, parse_model)
+    admin = Admin(registry, router, cache, capturer, costs, lane, environment, load, parse_model)
     metrics.watch(lambda: admin.snapshot(worker.waiting, worker.running))
     return Node(worker, admin, capturer, lane, backend, health)
 

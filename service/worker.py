@@ -1,7 +1,8 @@
 """The flow, top to bottom.
 
 infer      check → admission → parts → batcher → reply
-run batch  route → Replay ⇒ replay; graph lost ⇒ drop it, run eagerly, reason replay_failed
+run batch  (service/execution.py, on the lane)
+           route → Replay ⇒ replay; graph lost ⇒ drop it, run eagerly, reason replay_failed
                  → Eager(reason) ⇒ run eagerly, only what is equal in its other axes together
 """
 
@@ -11,24 +12,18 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING
 
-from cachepolicy.cache import GraphCache, GraphEntry
-from cachepolicy.costs import CostTable
-from cachepolicy.reasons import FallbackReason
-from service.backends.base import Backend, Batch, Outputs, Part
+from service.backends.base import Part
 from service.batcher import Batcher, PartResult, Ticket
-from service.capturer import Capturer
-from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, ModelRaised, Overloaded, Unavailable
+from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, Overloaded, Unavailable
+from service.execution import Answer, Executor
 from service.lane import Lane
-from service.messages import InferReply, InferRequest, ModelStats, ModelStatus, Outcome, Path
+from service.messages import InferReply, InferRequest, ModelStats, ModelStatus
 from service.models.spec import ModelSpec, Variant
 from service.parts import join, split
-from service.recorder import Graph
 from service.registry import Registry, ServedModel
-from service.routing import Eager, Replay, Router
 from service.telemetry import spans
 from service.telemetry.metrics import UNKNOWN_MODEL, Metrics
 
@@ -46,12 +41,9 @@ class Worker:
     def __init__(
         self,
         name: str,
-        backend: Backend,
         lane: Lane,
         registry: Registry,
-        cache: GraphCache,
-        capturer: Capturer,
-        costs: CostTable,
+        executor: Executor,
         metrics: Metrics,
         accepted: Accepted,
         audit: Audit,
@@ -63,14 +55,10 @@ class Worker:
         self.name = name
         self.metrics = metrics
         self.registry = registry
-        self._backend = backend
         self._lane = lane
-        self._cache = cache
-        self._capturer = capturer
-        self._costs = costs
+        self._executor = executor
         self._accepted = accepted
         self._audit = audit
-        self._router = Router(cache, capturer)
         self._batcher = Batcher(self._run_batch)
         self._max_waiting = max_waiting
         self._max_waiting_bytes = max_waiting_bytes
@@ -98,11 +86,6 @@ class Worker:
     def running(self) -> int:
         """Batches on the lane now."""
         return self._batcher.running
-
-    @property
-    def router(self) -> Router:
-        """The decider, for explanations."""
-        return self._router
 
     def prewarmed(self) -> None:
         """The prewarm plan is done, or its time is up."""
@@ -241,14 +224,18 @@ class Worker:
 
     async def _run_batch(self, served: ServedModel, variant: Variant, tickets: Sequence[Ticket]) -> None:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[list[PartResult | Exception]] = loop.create_future()
+        done: asyncio.Future[Sequence[Answer]] = loop.create_future()
 
         def work() -> None:
             try:
-                results = self._execute(served, variant, tickets)
+                if self._lost is not None:
+                    raise self._lost  # noqa: TRY301 - answered like one that the run itself raises
+                execution = self._executor.execute(served, variant, tickets)
             except Exception as error:  # noqa: BLE001 - every ticket gets it
-                results = [error] * len(tickets)
-            loop.call_soon_threadsafe(done.set_result, results)
+                loop.call_soon_threadsafe(done.set_result, [error] * len(tickets))
+            else:
+                loop.call_soon_threadsafe(done.set_result, execution.answers)
+                execution.settle()
 
         self._lane.post(work)
         for ticket, result in zip(tickets, await done, strict=True):
@@ -260,108 +247,6 @@ class Worker:
                 if isinstance(result, DeviceLost):
                     self.lose_device(result)
                 ticket.future.set_exception(result)
-
-    def _execute(self, served: ServedModel, variant: Variant, tickets: Sequence[Ticket]) -> list[PartResult | Exception]:
-        """Runs in the lane's thread."""
-        if self._lost is not None:
-            raise self._lost
-        started = monotonic()
-        parts = [ticket.part for ticket in tickets]
-        batch = Batch.of(parts, served.spec.batch_axis)
-        route = self._router.route(served, variant, batch.shape)
-        match route:
-            case Replay(entry):
-                outputs = self._replay(served, variant, entry, batch)
-                if isinstance(outputs, Eager):
-                    route, answers = outputs, self._eager(served, variant, parts)
-                    if not any(isinstance(answer, Exception) for answer in answers):
-                        self._capturer.discard(entry)  # eager had no trouble with the same values: the graph is at fault
-                else:
-                    answers = list(outputs)
-            case Eager():
-                answers = self._eager(served, variant, parts)
-        seconds = monotonic() - started
-        rows = batch.shape.get(served.spec.batch_axis, 1)
-        outcome = self._outcome(served, variant, route, batch, rows, seconds)
-        served.counters.batch(rows, seconds)
-        return [
-            answer if isinstance(answer, Exception) else PartResult(answer, replace(outcome, queue_s=started - ticket.enqueued))
-            for ticket, answer in zip(tickets, answers, strict=True)
-        ]
-
-    def _replay(self, served: ServedModel, variant: Variant, entry: GraphEntry, batch: Batch) -> list[Outputs] | Eager:
-        graph = entry.payload
-        assert isinstance(graph, Graph)
-        key = entry.key
-        started = monotonic()
-        try:
-            outputs = graph.recording.replay(batch, graph.padding)
-        except DeviceLost:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, eager has the last word
-            log.warning("replay of %s failed: %s: %s", key, type(error).__name__, error)
-            return Eager(FallbackReason.REPLAY_FAILED, f"{type(error).__name__}: {error}", key.bucket)
-        finally:
-            self._cache.release(entry)
-        now = monotonic()
-        self._capturer.observe_replay(key, now - started)
-        eager_s = self._costs.eager(key.signature, served.ladder.fit(batch.shape) or key.bucket)
-        saved_s = 0.0 if eager_s is None else eager_s - (now - started)
-        self._cache.record_hit(entry, now, saved_s)
-        self.metrics.replayed(served.spec.name, str(key.bucket), saved_s)
-        self._audit.offer(entry, served.loaded, variant, batch.parts, outputs)
-        return outputs
-
-    def _eager(self, served: ServedModel, variant: Variant, parts: Sequence[Part]) -> list[Outputs | Exception]:
-        """Parts that are equal in their other axes run together; where that fails, each alone, so that only the culprit fails."""
-        axis = served.spec.batch_axis
-        groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
-        for index, part in enumerate(parts):
-            others = tuple((name, size) for name, size in part.shape.items() if name != axis)
-            groups.setdefault(others, []).append(index)
-        answers: list[Outputs | Exception] = [Unavailable("not run")] * len(parts)
-        for indices in groups.values():
-            try:
-                found: Sequence[Outputs | Exception] = self._run_eager(served, variant, [parts[i] for i in indices])
-            except ModelRaised as error:
-                found = [error] if len(indices) == 1 else [self._one_eager(served, variant, parts[i]) for i in indices]
-            for index, answer in zip(indices, found, strict=True):
-                answers[index] = answer
-        return answers
-
-    def _one_eager(self, served: ServedModel, variant: Variant, part: Part) -> Outputs | Exception:
-        try:
-            return self._run_eager(served, variant, [part])[0]
-        except ModelRaised as error:
-            return error
-
-    def _run_eager(self, served: ServedModel, variant: Variant, parts: Sequence[Part]) -> list[Outputs]:
-        batch = Batch.of(parts, served.spec.batch_axis)
-        started = monotonic()
-        outputs = self._backend.run_eager(served.loaded, variant, batch)
-        fit = served.ladder.fit(batch.shape)
-        if fit is not None:
-            self._capturer.observe_eager(served.key(variant, fit), monotonic() - started)
-        return outputs
-
-    def _outcome(self, served: ServedModel, variant: Variant, route: Replay | Eager, batch: Batch, rows: int, seconds: float) -> Outcome:
-        mode = served.mode(variant, time())
-        if isinstance(route, Eager):
-            return Outcome(
-                Path.EAGER, route.reason, route.detail, route.bucket, batch_rows=rows, execute_s=seconds, variant=variant, mode=mode
-            )
-        key = route.entry.key
-        real = sum(math.prod(part.shape[axis] for axis, _ in key.bucket.sizes) for part in batch.parts)
-        return Outcome(
-            Path.REPLAY,
-            bucket=key.bucket,
-            padding_ratio=key.bucket.padding_ratio(real),
-            batch_rows=rows,
-            execute_s=seconds,
-            key=key.fingerprint(),
-            variant=variant,
-            mode=mode,
-        )
 
 
 def _slots(spec: ModelSpec, part: Part) -> frozenset[tuple[str, int]]:

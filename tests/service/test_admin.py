@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import repeat
 from pathlib import Path as FilePath
 
 import pytest
@@ -81,18 +82,23 @@ async def test_no_old_answer_after_a_reload_is_confirmed(tmp_path: FilePath) -> 
     async with running("cpu", BASE) as node:
         await node.admin.warm("affine", "", {"batch": 4}, {}, force=True)
         wanted.insert(0, eager(served(node, "affine").loaded, x)["output"])
-        confirmed = 0
+        confirmed, finished = 0, asyncio.Event()
         seen: set[tuple[int, Path]] = set()
 
         async def client() -> None:
-            for _ in range(100):
-                floor = confirmed
-                reply = await ask(node, "affine", x)
-                got = value(reply.outputs["output"])
-                version = next(n for n, want in enumerate(wanted) if torch.allclose(got, want, rtol=1e-5, atol=1e-6))
-                assert version >= floor, "an answer of replaced weights"
-                seen.add((version, reply.outcome.path))
-                await asyncio.sleep(0.002)
+            for _ in repeat(None, 100):
+                await one()
+            while not finished.is_set():
+                await one()
+
+        async def one() -> None:
+            floor = confirmed
+            reply = await ask(node, "affine", x)
+            got = value(reply.outputs["output"])
+            version = next(n for n, want in enumerate(wanted) if torch.allclose(got, want, rtol=1e-5, atol=1e-6))
+            assert version >= floor, "an answer of replaced weights"
+            seen.add((version, reply.outcome.path))
+            await asyncio.sleep(0.002)
 
         clients = [asyncio.create_task(client()) for _ in range(10)]
         for number, file in enumerate(files, 1):
@@ -100,6 +106,8 @@ async def test_no_old_answer_after_a_reload_is_confirmed(tmp_path: FilePath) -> 
             await node.admin.reload("affine", "", str(file))
             confirmed = number
             await node.admin.warm("affine", "", {"batch": 4}, {}, force=True)
+        await asyncio.sleep(0.05)
+        finished.set()
         await asyncio.gather(*clients)
         assert {version for version, _ in seen} == {0, 1, 2}
         assert (2, Path.REPLAY) in seen
