@@ -102,9 +102,9 @@ class Standings:
         for entry, suspicious in resident:
             alive.add(entry)
             standing = self._of.setdefault(entry, _Standing(now, entry.hits))
-            suspicious = suspicious or standing.losses > 0
-            if suspicious or (entry.hits > standing.hits and now - standing.checked_at >= _RESTED_S):
-                candidates.append((not suspicious, standing.checked_at, entry))
+            urgent = suspicious or standing.losses > 0
+            if urgent or (entry.hits > standing.hits and now - standing.checked_at >= _RESTED_S):
+                candidates.append((not urgent, standing.checked_at, entry))
         self._of = {entry: standing for entry, standing in self._of.items() if entry in alive}
         return min(candidates, key=lambda c: c[:2])[2] if candidates else None
 

@@ -143,10 +143,8 @@ def budget(size: int, admin_address: str, as_json: bool) -> None:
         names = ("budget_bytes", "used_bytes", "freed_bytes", "reusable_bytes")
         printing.print_json({name: getattr(reply, name) for name in names})
     else:
-        click.echo(
-            f"budget {printing.size(reply.budget_bytes)}, used {printing.size(reply.used_bytes)}; freed {printing.size(reply.freed_bytes)}, "
-            f"kept by the driver for later graphs {printing.size(reply.reusable_bytes)}"
-        )
+        click.echo(f"budget {printing.size(reply.budget_bytes)}, used {printing.size(reply.used_bytes)}")
+        click.echo(f"freed {printing.size(reply.freed_bytes)}; the driver keeps {printing.size(reply.reusable_bytes)} for later graphs")
 
 
 def _print_graph(graph: Graph, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -132,12 +131,11 @@ async def test_the_budget_shrinks_under_load_without_a_failed_request(device: st
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resident graphs are judged more often, and refusals age faster."""
     monkeypatch.setattr(measuring, "SHARE", 0.5)
     monkeypatch.setattr(measuring, "_RESTED_S", 0.2)
     monkeypatch.setattr(serving, "RETRY_S", 1.0)
-    return
 
 
 async def test_a_replay_that_became_slow_is_retired_and_returns_when_the_cause_is_gone(device: str, hasty: None) -> None:

@@ -241,13 +241,14 @@ def spoil(entry: GraphEntry) -> None:
     """Make a graph's replays wrong from now on."""
     graph = entry.payload
     assert isinstance(graph, Graph)
+    recording = graph.recording
 
     class Wrong:
         def __getattr__(self, name: str) -> Any:
-            return getattr(graph.recording, name)
+            return getattr(recording, name)
 
         def replay(self, batch: Batch, padding: Padding) -> list[Outputs]:
-            parts = graph.recording.replay(batch, padding)
+            parts = recording.replay(batch, padding)
             return [{name: HostTensor(t.datatype, t.shape, bytes(len(t.data))) for name, t in part.items()} for part in parts]
 
     entry.payload = Graph(Wrong(), graph.padding)  # type: ignore[arg-type]

@@ -5,6 +5,8 @@ from torch import nn
 
 
 class Bulky(nn.Module):
+    weight: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("weight", torch.randn(256, 256, generator=torch.Generator().manual_seed(5)) / 16)

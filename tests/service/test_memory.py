@@ -12,7 +12,7 @@ import torch
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphCache, GraphEntry
-from cachepolicy.capture import Evict, Rebuild
+from cachepolicy.capture import Action, Evict, Rebuild
 from cachepolicy.keys import GraphKey, Signature
 from service.backends.base import Backend, DeviceMemory, Recording
 from service.memory import Ledger, Returned
@@ -53,7 +53,7 @@ def arenas(node: Node) -> Callable[[], int]:
         destroy(recording)
 
     backend.record = in_arena  # type: ignore[method-assign]
-    backend.arena_bytes = lambda arena: high * MIB  # type: ignore[method-assign]
+    backend.arena_bytes = lambda arena: high * MIB  # type: ignore[method-assign] # noqa: ARG005
     node.capturer.ledger.close = close  # type: ignore[method-assign]
     return lambda: high * MIB
 
@@ -105,8 +105,13 @@ async def test_a_rebuild_serves_eagerly_meanwhile_and_fails_no_request() -> None
         found = served(node, "m")
         signature = found.signature(())
         top = found.key((), Bucket.of(batch=8))
-        decide = [[Evict(top), Rebuild(signature)]]
-        node.capturer._admission.decide = lambda cache, now: decide.pop() if decide else []  # type: ignore[method-assign]
+        plan: list[Action] = [Evict(top), Rebuild(signature)]
+
+        def decide(cache: GraphCache, now: float) -> list[Action]:
+            actions, plan[:] = list(plan), []
+            return actions
+
+        node.capturer._admission.decide = decide  # type: ignore[method-assign]
         node.capturer._jobs.put(node.capturer._follow_policy)
         reasons = set()
         for _ in range(400):
