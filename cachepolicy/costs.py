@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from cachepolicy.buckets import Bucket
 from cachepolicy.keys import GraphKey, Signature
 
+_SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 _WORTH_TELLING = 0.02  # relative change of an estimate that makes those who computed with it compute again
 
 
@@ -106,6 +107,18 @@ class CostTable:
         self._guesses = guesses
         self._curves: defaultdict[str, _Curves] = defaultdict(_Curves)
         self._fingerprints: dict[Signature, str] = {}
+        self._share = 1.0
+        self._share_version = 0
+
+    def charge_captures(self, busy: float) -> None:
+        """Charge captures by what they take from others: `busy` is the share of time that the device had work of late.
+
+        A capture in an idle moment costs nobody anything but its bytes. In steps of two, so that prices do not move all the time.
+        """
+        share = next((step for step in _SHARES if busy <= step), 1.0)
+        if share != self._share:
+            self._share = share
+            self._share_version += 1
 
     def observe_eager(self, signature: Signature, fit: Bucket, seconds: float) -> None:
         """One eager run whose ladder bucket is `fit`."""
@@ -145,7 +158,7 @@ class CostTable:
 
     def version(self, signature: Signature) -> int:
         """Changes whenever `prices` would answer differently by more than a trifle."""
-        return self._of(signature).version
+        return self._of(signature).version + self._share_version
 
     def prices(self, signature: Signature, buckets: Sequence[Bucket]) -> Prices:
         """Estimates along a ladder, guessed where nothing is known. A replay not yet measured is taken to grow as eager does."""
@@ -157,7 +170,7 @@ class CostTable:
             eager=eager,
             replay=[guess.replay_per_eager * e if g is None else g for e, g in zip(eager, replay, strict=True)],
             capture=[
-                _or(curves.capture.at(volume), guess.capture_s + guess.capture_per_eager * e)
+                self._share * _or(curves.capture.at(volume), guess.capture_s + guess.capture_per_eager * e)
                 for volume, e in zip(volumes, eager, strict=True)
             ],
             own=[int(_or(curves.own.at(volume), guess.bytes)) for volume in volumes],

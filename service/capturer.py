@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECONSIDER_S = 2.0  # costs change and refusals age also where no loss makes a decision due
+_WINDOW_S = 5.0  # over which the lane's load is taken
 _TICK_S = 0.25  # how often a thread without a job looks whether something serves that should be judged again
 
 
@@ -52,11 +53,12 @@ class Capturer:
         costs: CostTable,
         metrics: Metrics,
         idle: Callable[[], bool],
+        busy_s: Callable[[], float],
         *,
         background: bool,
         shadow: bool,
     ) -> None:
-        """`context` is entered by the thread; `idle` tells whether no request waits or runs."""
+        """`context` is entered by the thread; `idle` tells whether no request waits or runs, `busy_s` how long the lane has worked."""
         self.cache = cache
         self.ledger = ledger
         self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
@@ -66,10 +68,13 @@ class Capturer:
         self._costs = costs
         self._metrics = metrics
         self._idle = idle
+        self._busy_s = busy_s
+        self._window = (monotonic(), busy_s())
         self._background = background
         self._shadow = shadow
         self._served: dict[Signature, tuple[ServedModel, Variant]] = {}
-        self._lock = threading.Lock()  # for changes of the table above
+        self._since: dict[Signature, float] = {}
+        self._lock = threading.Lock()  # for changes of the two tables above
         self._warmed_up: set[GraphKey] = set()  # buckets that ran eagerly before
         self._missed: dict[GraphKey, None] = {}  # since the last decision
         self._standings = Standings()
@@ -128,6 +133,7 @@ class Capturer:
                 signature = served.signature(variant)
                 self._admission.introduce(signature, served.ladder, monotonic())
                 self._served[signature] = (served, variant)
+                self._since[signature] = monotonic()
 
     def warm(self, key: GraphKey, *, force: bool) -> Future[GraphEntry]:
         """Capture one bucket as soon as possible; `force` forgets an earlier refusal and skips the profit test, never the proof.
@@ -165,9 +171,9 @@ class Capturer:
         """All keys that are not resident but known."""
         return self._progress.all()
 
-    def sizes(self, signature: Signature) -> dict[tuple[tuple[str, int], ...], int]:
-        """Runs per exact size that were counted for a signature."""
-        return self._recorder.traffic.histogram(signature)
+    def sizes(self, signature: Signature) -> tuple[dict[tuple[tuple[str, int], ...], int], float]:
+        """Runs per exact size that were counted for a signature, and the seconds since it came up."""
+        return self._recorder.traffic.histogram(signature), monotonic() - self._since.get(signature, monotonic())
 
     def close(self) -> None:
         """Stop after the job in hand and destroy all graphs."""
@@ -208,6 +214,7 @@ class Capturer:
     def _follow_policy(self) -> None:
         self._woken = False
         self._decided_at = now = monotonic()
+        self._charge_captures(now)
         actions = self._admission.decide(self.cache, now)
         captures = [action.key for action in actions if isinstance(action, Capture)]
         self._note_refusals(now)
@@ -224,6 +231,13 @@ class Capturer:
             log.info("not captured: %s", refusal)
         finally:
             self._progress.drop_pending(captures)  # what the plan did not come to is offered again by traffic
+
+    def _charge_captures(self, now: float) -> None:
+        since, before = self._window
+        if now - since >= _WINDOW_S:
+            busy_s = self._busy_s()
+            self._costs.charge_captures((busy_s - before) / (now - since))
+            self._window = (now, busy_s)
 
     def _carry_out(self, action: Action) -> bool:
         match action:
@@ -333,6 +347,7 @@ class Capturer:
         """Nothing to do: reconsider what is missed although nothing was lost by it so far, and measure what serves."""
         if self._missed and self._background and monotonic() - self._decided_at >= _RECONSIDER_S:
             self._follow_policy()
+        self._charge_captures(monotonic())
         self._judge_again()
 
     def _judge_again(self) -> None:
@@ -370,6 +385,7 @@ class Capturer:
         with self._lock:
             for signature in signatures:
                 self._served.pop(signature, None)
+                self._since.pop(signature, None)
                 self._admission.forget(signature)
         wanted = set(signatures)
         self._warmed_up = {key for key in list(self._warmed_up) if key.signature not in wanted}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
+from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,7 @@ class Lane:
         self._items: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._opened: Future[None] = Future()
         self._closed = threading.Event()
+        self.busy_s = 0.0  # seconds spent on items so far
         self.ran = 0  # items begun: whoever uses the lane in the background sees by it whether others do, too
         self._thread = threading.Thread(target=self._run, args=(context,), name=name, daemon=True)
         self._thread.start()
@@ -63,5 +65,7 @@ class Lane:
         self._opened.set_result(None)
         while (item := self._items.get()) is not None:
             self.ran += 1
+            started = monotonic()
             item()
+            self.busy_s += monotonic() - started
         manager.__exit__(None, None, None)

@@ -161,6 +161,7 @@ def assemble(config: Config) -> Node:
     backend = open_backend(config.worker.device)
     lane = Lane(backend.lane, "lane")
     registry, costs, metrics, health = Registry(), CostTable(GUESSES), Metrics(), HealthState(SERVICES)
+    costs.charge_captures(0.0)  # nothing runs yet
     cache = GraphCache(config.cache.budget.resolve(backend.memory().total))
 
     def load(model: ModelConfig, generation: int) -> LoadedModel:
@@ -205,6 +206,7 @@ def assemble(config: Config) -> Node:
         costs,
         metrics,
         idle,
+        lambda: lane.busy_s,
         background=capture.background,
         shadow=capture.shadow,
     )

@@ -29,7 +29,7 @@ def chain32(width: int = 1024, length: int = 32, seed: int = 12) -> nn.Module:
 
 
 def encoder(
-    *, vocabulary: int = 30000, width: int = 64, output: int = 256, layers: int = 4, heads: int = 4, longest: int = 512, seed: int = 13
+    *, vocabulary: int = 30000, width: int = 32, output: int = 256, layers: int = 4, heads: int = 2, longest: int = 512, seed: int = 13
 ) -> nn.Module:
     """A transformer encoder, narrow and deep: `tokens` and `mask` [batch, seq] → mean over the real tokens, projected [batch, output]."""
     return Encoder(torch.Generator().manual_seed(seed), vocabulary, width, output, longest, layers=layers, heads=heads).eval()
