@@ -15,8 +15,9 @@ from service.capturer import Capturer
 from service.choices import Above
 from service.errors import BadInput, Conflict, NotSupported, Unavailable
 from service.lane import Lane
-from service.messages import BudgetChange, Explanation, GraphInfo, GraphMode, ModelState, ModelStatus, ModeState, Parameter, Path
+from service.messages import BudgetChange, Explanation, GraphInfo, GraphMode, ModelState, ModelStatus, ModeState, Parameter, Path, Plan
 from service.models.spec import Shape, Variant
+from service.planner import Planner
 from service.progress import Stage
 from service.registry import Registry, ServedModel
 from service.routing import Replay, Router
@@ -132,7 +133,7 @@ class Admin:
         served, variant = self._find(model, version, parameters)
         shape = _complete(served, shape)
         rows = shape.get(served.spec.batch_axis, 1)
-        if served.splits and rows > served.max_rows:
+        if served.splits(variant) and rows > served.max_rows:
             shape = {**shape, served.spec.batch_axis: served.max_rows}
         route = self._router.explain(served, variant, shape)
         mode = served.mode(variant, time())
@@ -198,6 +199,21 @@ class Admin:
         if budget < 0:
             raise BadInput("", f"the budget must not be negative, got {budget}")
         return await asyncio.wrap_future(self._capturer.resize(budget))
+
+    def plan(
+        self, model: str, version: str, parameters: Mapping[str, Parameter], budget: int | None, graphs: int, session_bytes: int
+    ) -> Plan:
+        """The best buckets for the traffic of a variant since it came up; `budget` None means the cache's, `graphs` 0 any number.
+
+        Raises Conflict where nothing was measured yet.
+        """
+        served, variant = self._find(model, version, parameters)
+        signature = served.signature(variant)
+        runs, seconds = self._capturer.sizes(signature)
+        if not runs or self._costs.eager(signature, Bucket(next(iter(runs)))) is None:
+            raise Conflict(f"no traffic of {served.id} was measured yet; send some, or replay a trace")
+        planner = Planner(served.spec, signature, self._costs, runs, seconds)
+        return planner.plan(self._cache.budget if budget is None else budget, graphs or len(runs), session_bytes)
 
     def snapshot(self, waiting: int, running: int) -> Snapshot:
         """The present state, for gauges."""

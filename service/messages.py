@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -131,6 +131,45 @@ class BudgetChange:
     used: int
     freed: int
     reusable: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGraph:
+    """A bucket of a plan, in the order of prewarming: what it serves, and what it adds to those before it."""
+
+    bucket: Bucket
+    runs_per_s: float
+    adds_s_per_s: float  # seconds saved per second
+    bytes: int
+    capture_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAlternative:
+    """A set of buckets by name, within the same budget."""
+
+    name: str
+    graphs: int
+    saved_s_per_s: float
+    padding_ratio: float  # padded per real element of what is replayed
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The best buckets for the traffic of one variant. The first alternative is the plan itself."""
+
+    model: str
+    version: str
+    variant: tuple[tuple[str, str], ...]
+    runs: int
+    seconds: float
+    graphs: Sequence[PlannedGraph]
+    ladder: Mapping[str, Sequence[int]]
+    alternatives: Sequence[PlanAlternative]
+    marginal_s_per_s_per_mib: float
+    sessions_displaced: float | None
+    histogram: Sequence[tuple[Bucket, int]]  # runs per exact size
 
 
 class ModelState(StrEnum):

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "unpin": ("graphs", "Let the graph of a bucket be evicted again."),
     "mode": ("graphs", "Switch graphs for a model or a variant."),
     "budget": ("graphs", "Resize the graph cache."),
+    "plan": ("plan", "Say which buckets would be best for a model's traffic."),
     "doctor": ("doctor", "Say what keeps a model from being captured, or a graph from being faster."),
     "config": ("local", "Validate configuration files."),
     "version": ("local", "Print versions."),

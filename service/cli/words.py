@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.pb.graphcache.v1.admin_pb2 import ExplainResponse, Graph, GraphState
+from service.pb.graphcache.v1.admin_pb2 import ExplainResponse, Graph, GraphState, PlanResponse
 from service.pb.graphcache.v1.replay_pb2 import DescribeModelResponse, FallbackReason, GraphMode, ModeState, Outcome, Path, RefusalReason
 
 Words = dict[str, Any]
@@ -101,4 +101,39 @@ def graph(of: Graph) -> Words:
         "pinned": of.pinned,
         "reason": of.reason,
         "key": of.key,
+    }
+
+
+def plan(of: PlanResponse) -> Words:
+    """A plan; savings in milliseconds per second."""
+    return {
+        "model": of.model,
+        "version": of.version,
+        "variant": variant(of.variant),
+        "runs": of.runs,
+        "seconds": of.seconds,
+        "ladder": {axis: list(sizes.sizes) for axis, sizes in of.ladder.items()},
+        "graphs": [
+            {
+                "bucket": bucket(graph.bucket),
+                "runs_per_s": graph.runs_per_s,
+                "adds_ms_per_s": graph.adds_s_per_s * 1e3,
+                "bytes": graph.bytes,
+                "capture_ms": graph.capture_s * 1e3,
+            }
+            for graph in of.graphs
+        ],
+        "alternatives": [
+            {
+                "name": other.name,
+                "graphs": other.graphs,
+                "saved_ms_per_s": other.saved_s_per_s * 1e3,
+                "padding_ratio": other.padding_ratio,
+                "bytes": other.bytes,
+            }
+            for other in of.alternatives
+        ],
+        "marginal_ms_per_s_per_mib": of.marginal_s_per_s_per_mib * 1e3,
+        "sessions_displaced": of.sessions_displaced if of.HasField("sessions_displaced") else None,
+        "histogram": [{"size": bucket(entry.size), "runs": entry.runs} for entry in of.histogram],
     }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from service.errors import BadInput, NotSupported
-from service.messages import Explanation, GraphInfo, ModelState, ModelStatus
+from service.messages import Explanation, GraphInfo, ModelState, ModelStatus, Plan
 from service.pb.graphcache.v1 import admin_pb2 as pb
 from service.pb.graphcache.v1.admin_pb2_grpc import AdminServiceServicer
 from service.rpc.codec import parameters_of, wire_enum
@@ -59,8 +59,10 @@ class AdminServicer(AdminServiceServicer):
 
     @answers_errors
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
-        """Not built yet."""
-        raise NotSupported("Plan is not built yet")
+        """The best buckets for the traffic seen so far."""
+        budget = request.budget_bytes if request.HasField("budget_bytes") else None
+        parameters = parameters_of(request.parameters)
+        return _plan(self._operations.plan(request.model, request.version, parameters, budget, request.graphs, request.session_bytes))
 
     @answers_errors
     async def LoadModel(self, request: pb.LoadModelRequest, context: Context) -> pb.LoadModelResponse:
@@ -142,6 +144,40 @@ def _explanation(found: Explanation) -> pb.ExplainResponse:
         predicted_s=found.predicted_s,
         hint=found.hint,
         mode=mode_state(found.mode),
+    )
+
+
+def _plan(found: Plan) -> pb.PlanResponse:
+    return pb.PlanResponse(
+        model=found.model,
+        version=found.version,
+        variant=dict(found.variant),
+        runs=found.runs,
+        seconds=found.seconds,
+        graphs=[
+            pb.PlannedGraph(
+                bucket=graph.bucket.as_dict(),
+                runs_per_s=graph.runs_per_s,
+                adds_s_per_s=graph.adds_s_per_s,
+                bytes=graph.bytes,
+                capture_s=graph.capture_s,
+            )
+            for graph in found.graphs
+        ],
+        ladder={axis: pb.AxisSizes(sizes=sizes) for axis, sizes in found.ladder.items()},
+        alternatives=[
+            pb.PlanAlternative(
+                name=other.name,
+                graphs=other.graphs,
+                saved_s_per_s=other.saved_s_per_s,
+                padding_ratio=other.padding_ratio,
+                bytes=other.bytes,
+            )
+            for other in found.alternatives
+        ],
+        marginal_s_per_s_per_mib=found.marginal_s_per_s_per_mib,
+        sessions_displaced=found.sessions_displaced,
+        histogram=[pb.SizeRuns(size=size.as_dict(), runs=runs) for size, runs in found.histogram],
     )
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from service.messages import BudgetChange, Explanation, GraphInfo, InferReply, InferRequest, ModelStats, ModelStatus, ModeState, Parameter
+from service.messages import (
+    BudgetChange,
+    Explanation,
+    GraphInfo,
+    InferReply,
+    InferRequest,
+    ModelStats,
+    ModelStatus,
+    ModeState,
+    Parameter,
+    Plan,
+)
 from service.models.spec import ModelSpec, Shape
 
 
@@ -58,6 +69,12 @@ class Operations(Protocol):
 
     async def set_budget(self, budget: int) -> BudgetChange:
         """Resize the cache to so many bytes."""
+        ...
+
+    def plan(
+        self, model: str, version: str, parameters: Mapping[str, Parameter], budget: int | None, graphs: int, session_bytes: int
+    ) -> Plan:
+        """The best buckets for the traffic seen so far; `budget` None means the cache's, `graphs` 0 any number."""
         ...
 
     async def load(self, text: str) -> ModelStatus:

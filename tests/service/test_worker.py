@@ -10,6 +10,7 @@ import torch
 
 from service.errors import BadInput, DeadlinePassed, ModelRaised, Overloaded, Unavailable, UnknownModel
 from service.messages import InferRequest, Path
+from service.recorder import Graph
 from service.serving import Node
 from tests.harness import MODULES, ask, eager, host, running, served, value
 
@@ -165,14 +166,44 @@ async def test_a_replay_that_fails_is_run_eagerly_and_its_graph_is_dropped() -> 
             def __getattr__(self, name: str) -> object:
                 raise RuntimeError("the graph is gone")
 
-        recording = entry.payload.recording  # type: ignore[attr-defined]
-        entry.payload = type(entry.payload)(Broken(), entry.payload.padding)  # type: ignore[attr-defined]
+        graph = entry.payload
+        assert isinstance(graph, Graph)
+        entry.payload = Graph(Broken(), graph.padding)  # type: ignore[arg-type]
         x = torch.randn(2, 4)
         try:
             reply = await ask(node, "affine", {"input": x})
         finally:
-            entry.payload = type(entry.payload)(recording, entry.payload.padding)  # type: ignore[attr-defined]
+            entry.payload = graph
         assert (reply.outcome.path, str(reply.outcome.reason)) == (Path.EAGER, "replay_failed")
         torch.testing.assert_close(value(reply.outputs["output"]), eager(served(node, "affine").loaded, {"input": x})["output"])
         await asyncio.sleep(0.2)
         assert len(node.capturer.cache) == 0
+
+
+async def test_rows_merge_once_they_are_proven_independent() -> None:
+    """With `rows: auto` requests run alone until a graph was proven; then those that wait together run together."""
+    async with running("cpu", AFFINE.replace("    rows: independent\n", "")) as node:
+        requests = [{"input": torch.randn(1, 4)} for _ in range(5)]
+        before = await asyncio.gather(*(ask(node, "affine", r) for r in requests))
+        assert [reply.outcome.batch_rows for reply in before] == [1] * 5
+        await node.admin.warm("affine", "", {"batch": 4}, {}, force=True)
+        after = await asyncio.gather(*(ask(node, "affine", r) for r in requests))
+        assert max(reply.outcome.batch_rows for reply in after) == 4
+        for reply, request in zip(after, requests, strict=True):
+            torch.testing.assert_close(value(reply.outputs["output"]), eager(served(node, "affine").loaded, request)["output"])
+
+
+async def test_rows_that_depend_on_each_other_never_merge_nor_split() -> None:
+    """A batch statistic is found out: each request runs alone, at its exact size or eagerly, and none is cut in parts."""
+    text = AFFINE.replace("affine.py", "centred.py").replace("    rows: independent\n", "")
+    async with running("cpu", text) as node:
+        await node.admin.warm("affine", "", {"batch": 4}, {}, force=True)
+        requests = [{"x": torch.randn(size, 4)} for size in (1, 2, 3, 4, 1, 9)]
+        replies = await asyncio.gather(*(ask(node, "affine", r) for r in requests))
+        for reply, request in zip(replies, requests, strict=True):
+            rows = len(request["x"])
+            assert (reply.outcome.batch_rows, reply.outcome.parts) == (rows, 1)
+            torch.testing.assert_close(value(reply.outputs["output"]), eager(served(node, "affine").loaded, request)["output"])
+        assert replies[3].outcome.path is Path.REPLAY
+        assert str(replies[2].outcome.reason) == "exact_only"
+        assert "padded to" in replies[2].outcome.detail

@@ -28,6 +28,9 @@ from service.messages import (
     Outcome,
     Parameter,
     Path,
+    Plan,
+    PlanAlternative,
+    PlannedGraph,
 )
 from service.models.spec import AxisSpec, InputSpec, ModelSpec, OutputSpec, Shape
 from service.pb.graphcache.v1.admin_pb2_grpc import AdminServiceStub
@@ -182,6 +185,26 @@ class Recorder:
         """As asked."""
         self._note("set_budget", budget)
         return BudgetChange(budget, 17, freed=5, reusable=3)
+
+    def plan(
+        self, model: str, version: str, parameters: Mapping[str, Parameter], budget: int | None, graphs: int, session_bytes: int
+    ) -> Plan:
+        """One graph."""
+        self._note("plan", model, version, parameters, budget, graphs, session_bytes)
+        bucket = Bucket.of(batch=4)
+        return Plan(
+            model,
+            "1",
+            (("adapter", "legal"),),
+            10,
+            5.0,
+            [PlannedGraph(bucket, 2.0, 0.5, 1000, 0.01)],
+            {"batch": [4]},
+            [PlanAlternative("best", 1, 0.5, 0.25, 1000)],
+            0.125,
+            None if not session_bytes else 1000 / session_bytes,
+            [(Bucket.of(batch=3), 10)],
+        )
 
     async def load(self, text: str) -> ModelStatus:
         """Up at once."""

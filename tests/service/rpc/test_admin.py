@@ -82,6 +82,15 @@ async def test_actions_reach_the_operations(node: Node) -> None:
     ]
 
 
+async def test_a_plan_crosses_the_wire(node: Node) -> None:
+    """Budget and sessions are optional, and told apart from zero."""
+    plan = await node.admin.Plan(pb.PlanRequest(model="echo", parameters=LEGAL, budget_bytes=0, graphs=3, session_bytes=500))
+    assert (plan.runs, list(plan.ladder["batch"].sizes), plan.sessions_displaced) == (10, [4], 2.0)
+    assert (dict(plan.graphs[0].bucket), plan.graphs[0].adds_s_per_s, plan.alternatives[0].name) == ({"batch": 4}, 0.5, "best")
+    assert not (await node.admin.Plan(pb.PlanRequest(model="echo"))).HasField("sessions_displaced")
+    assert node.operations.asked[-2:] == [("plan", "echo", "", {"adapter": "legal"}, 0, 3, 500), ("plan", "echo", "", {}, None, 0, 0)]
+
+
 async def test_mode_with_and_without_expiry(node: Node) -> None:
     """The reply shows what is in force now."""
     state = (await node.admin.SetGraphMode(pb.SetGraphModeRequest(model="echo", mode="none", for_s=60))).mode
@@ -113,7 +122,6 @@ async def test_failures_have_their_status(node: Node) -> None:
 
 async def test_what_is_not_built_says_so(node: Node) -> None:
     """UNIMPLEMENTED, naming the call."""
-    assert await _code(node.admin.Plan(pb.PlanRequest())) == (grpc.StatusCode.UNIMPLEMENTED, "Plan is not built yet")
     watch = node.admin.WatchDecisions(pb.WatchDecisionsRequest())
     assert await _code(watch.read()) == (grpc.StatusCode.UNIMPLEMENTED, "WatchDecisions is not built yet")
 

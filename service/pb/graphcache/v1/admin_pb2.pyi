@@ -268,12 +268,123 @@ class PinResponse(_message.Message):
     def __init__(self, graph: _Optional[_Union[Graph, _Mapping]] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("model", "version", "parameters", "budget_bytes", "graphs", "session_bytes")
+    class ParametersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _replay_pb2.Parameter
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_replay_pb2.Parameter, _Mapping]] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    parameters: _containers.MessageMap[str, _replay_pb2.Parameter]
+    budget_bytes: int
+    graphs: int
+    session_bytes: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _replay_pb2.Parameter]] = ..., budget_bytes: _Optional[int] = ..., graphs: _Optional[int] = ..., session_bytes: _Optional[int] = ...) -> None: ...
+
+class PlannedGraph(_message.Message):
+    __slots__ = ("bucket", "runs_per_s", "adds_s_per_s", "bytes", "capture_s")
+    class BucketEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    RUNS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    ADDS_S_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_S_FIELD_NUMBER: _ClassVar[int]
+    bucket: _containers.ScalarMap[str, int]
+    runs_per_s: float
+    adds_s_per_s: float
+    bytes: int
+    capture_s: float
+    def __init__(self, bucket: _Optional[_Mapping[str, int]] = ..., runs_per_s: _Optional[float] = ..., adds_s_per_s: _Optional[float] = ..., bytes: _Optional[int] = ..., capture_s: _Optional[float] = ...) -> None: ...
+
+class PlanAlternative(_message.Message):
+    __slots__ = ("name", "graphs", "saved_s_per_s", "padding_ratio", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_S_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PADDING_RATIO_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    graphs: int
+    saved_s_per_s: float
+    padding_ratio: float
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., graphs: _Optional[int] = ..., saved_s_per_s: _Optional[float] = ..., padding_ratio: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class AxisSizes(_message.Message):
+    __slots__ = ("sizes",)
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SizeRuns(_message.Message):
+    __slots__ = ("size", "runs")
+    class SizeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    size: _containers.ScalarMap[str, int]
+    runs: int
+    def __init__(self, size: _Optional[_Mapping[str, int]] = ..., runs: _Optional[int] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("model", "version", "variant", "runs", "seconds", "graphs", "ladder", "alternatives", "marginal_s_per_s_per_mib", "sessions_displaced", "histogram")
+    class VariantEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class LadderEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: AxisSizes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[AxisSizes, _Mapping]] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    LADDER_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    MARGINAL_S_PER_S_PER_MIB_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_DISPLACED_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    variant: _containers.ScalarMap[str, str]
+    runs: int
+    seconds: float
+    graphs: _containers.RepeatedCompositeFieldContainer[PlannedGraph]
+    ladder: _containers.MessageMap[str, AxisSizes]
+    alternatives: _containers.RepeatedCompositeFieldContainer[PlanAlternative]
+    marginal_s_per_s_per_mib: float
+    sessions_displaced: float
+    histogram: _containers.RepeatedCompositeFieldContainer[SizeRuns]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., variant: _Optional[_Mapping[str, str]] = ..., runs: _Optional[int] = ..., seconds: _Optional[float] = ..., graphs: _Optional[_Iterable[_Union[PlannedGraph, _Mapping]]] = ..., ladder: _Optional[_Mapping[str, AxisSizes]] = ..., alternatives: _Optional[_Iterable[_Union[PlanAlternative, _Mapping]]] = ..., marginal_s_per_s_per_mib: _Optional[float] = ..., sessions_displaced: _Optional[float] = ..., histogram: _Optional[_Iterable[_Union[SizeRuns, _Mapping]]] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
     __slots__ = ("config_yaml",)

@@ -133,7 +133,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Plan(self, request, context):
-        """Not built yet: UNIMPLEMENTED.
+        """The best buckets for the traffic seen so far. FAILED_PRECONDITION before any was measured.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

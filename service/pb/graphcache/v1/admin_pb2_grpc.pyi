@@ -40,7 +40,7 @@ class AdminServiceStub:
     Pin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PinRequest, _admin_pb2.PinResponse]
     """Keep the graph of a bucket whatever the pressure, or stop doing so."""
     Plan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanRequest, _admin_pb2.PlanResponse]
-    """Not built yet: UNIMPLEMENTED."""
+    """The best buckets for the traffic seen so far. FAILED_PRECONDITION before any was measured."""
     LoadModel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LoadModelRequest, _admin_pb2.LoadModelResponse]
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnloadModelRequest, _admin_pb2.UnloadModelResponse]
     ReloadModel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReloadModelRequest, _admin_pb2.ReloadModelResponse]
@@ -64,7 +64,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Pin: _aio.UnaryUnaryMultiCallable[_admin_pb2.PinRequest, _admin_pb2.PinResponse]  # type: ignore[assignment]
     """Keep the graph of a bucket whatever the pressure, or stop doing so."""
     Plan: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanRequest, _admin_pb2.PlanResponse]  # type: ignore[assignment]
-    """Not built yet: UNIMPLEMENTED."""
+    """The best buckets for the traffic seen so far. FAILED_PRECONDITION before any was measured."""
     LoadModel: _aio.UnaryUnaryMultiCallable[_admin_pb2.LoadModelRequest, _admin_pb2.LoadModelResponse]  # type: ignore[assignment]
     UnloadModel: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnloadModelRequest, _admin_pb2.UnloadModelResponse]  # type: ignore[assignment]
     ReloadModel: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReloadModelRequest, _admin_pb2.ReloadModelResponse]  # type: ignore[assignment]
@@ -121,7 +121,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PlanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PlanResponse, _abc.Awaitable[_admin_pb2.PlanResponse]]:
-        """Not built yet: UNIMPLEMENTED."""
+        """The best buckets for the traffic seen so far. FAILED_PRECONDITION before any was measured."""
 
     @_abc_1.abstractmethod
     def LoadModel(

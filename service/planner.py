@@ -1,0 +1,201 @@
+"""`graphcache plan`: which buckets would be best for the traffic that was seen, within a budget, and what the usual lists would reach.
+
+Every set is judged alike, on the exact sizes that came: each size is replayed by the smallest bucket that covers it, where that is
+faster than eager. With one axis the set is the exact optimum over the sizes that came (cachepolicy.ladder); with several axes it is
+built up greedily, by what a bucket adds per byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cachepolicy.buckets import Bucket, default_sizes
+from cachepolicy.costs import CostTable, Prices
+from cachepolicy.demand import Demand, Outlook
+from cachepolicy.keys import Signature
+from cachepolicy.ladder import candidates_of, frontier
+from service.messages import Plan, PlanAlternative, PlannedGraph
+from service.models.spec import ModelSpec
+
+_CANDIDATES = 32
+_MIB = 1 << 20
+
+SizesOf = Callable[[str, int], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """An exact size of traffic: runs per second and seconds of an eager run."""
+
+    bucket: Bucket
+    rate: float
+    eager_s: float
+
+
+class Planner:
+    """Plans for one signature. `runs` are counts per exact size over `seconds`."""
+
+    def __init__(
+        self, spec: ModelSpec, signature: Signature, costs: CostTable, runs: Mapping[tuple[tuple[str, int], ...], int], seconds: float
+    ) -> None:
+        self._spec = spec
+        self._signature = signature
+        self._costs = costs
+        self._runs = runs
+        self._seconds = seconds
+        buckets = sorted((Bucket(sizes) for sizes in runs), key=lambda bucket: (bucket.volume, bucket.sizes))
+        self._prices: dict[Bucket, Prices] = {}
+        self._traffic = [_Size(bucket, runs[bucket.sizes] / seconds, self._price(bucket).eager[0]) for bucket in buckets]
+
+    def plan(self, budget: int, graphs: int, session_bytes: int) -> Plan:
+        """The best set within `budget` bytes and so many graphs; `session_bytes` of a KV cache tell what the set displaces."""
+        chosen = self._order(self._best(budget, graphs))
+        planned = []
+        for index, bucket in enumerate(chosen):
+            before, after = chosen[:index], chosen[: index + 1]
+            planned.append(
+                PlannedGraph(
+                    bucket,
+                    runs_per_s=self._served(chosen).get(bucket, (0.0, 0.0, 0.0))[0],
+                    adds_s_per_s=self._saving(after) - self._saving(before),
+                    bytes=self._bytes(after) - self._bytes(before),
+                    capture_s=self._price(bucket).capture[0],
+                )
+            )
+        best = self._judge("best", chosen)
+        return Plan(
+            self._spec.name,
+            self._spec.version,
+            self._signature.variant,
+            sum(self._runs.values()),
+            self._seconds,
+            planned,
+            {axis.name: sorted({bucket[axis.name] for bucket in chosen}) for axis in self._spec.axes},
+            [best, *self._usual(budget)],
+            self._marginal(budget, graphs, best),
+            None if session_bytes <= 0 else best.bytes / session_bytes,
+            [(size.bucket, self._runs[size.bucket.sizes]) for size in self._traffic],
+        )
+
+    # -- sets of buckets
+
+    def _best(self, budget: int, graphs: int) -> list[Bucket]:
+        if len(self._spec.axes) != 1:
+            return self._greedy(budget, graphs)
+        buckets = [size.bucket for size in self._traffic]
+        demand = Demand(buckets, self._costs.prices(self._signature, buckets), Outlook(), 0.0)
+        for at, size in enumerate(self._traffic):
+            demand.count(at, None, self._runs[size.bucket.sizes])
+        demand.forecast(self._seconds)
+        candidates = candidates_of(demand, (), _CANDIDATES)
+        found = frontier(demand, 1.0, budget, [0.0] * len(buckets), candidates, graphs)[-1]
+        return [buckets[at] for at in found.positions]
+
+    def _greedy(self, budget: int, graphs: int) -> list[Bucket]:
+        weighed = sorted(self._traffic, key=lambda size: -size.rate * size.eager_s)[:_CANDIDATES]
+        candidates = {size.bucket for size in weighed} | {
+            fit for size in weighed if (fit := self._spec.ladder.fit(size.bucket.as_dict())) is not None
+        }
+        chosen: list[Bucket] = []
+        while len(chosen) < graphs:
+            saving, used = self._saving(chosen), self._bytes(chosen)
+            worth = {}
+            for bucket in candidates.difference(chosen):
+                grown = [*chosen, bucket]
+                size = self._bytes(grown)
+                added = self._saving(grown) - saving
+                if size <= budget and added > 0.0:
+                    worth[bucket] = added / max(1, size - used)
+            if not worth:
+                break
+            chosen.append(max(worth, key=lambda bucket: (worth[bucket], bucket.sizes)))
+        return chosen
+
+    def _order(self, chosen: Iterable[Bucket]) -> list[Bucket]:
+        """For prewarming: what adds most comes first."""
+        left, ordered = list(chosen), list[Bucket]()
+        while left:
+            next_one = max(left, key=lambda bucket: (self._saving([*ordered, bucket]), bucket.sizes))
+            ordered.append(next_one)
+            left.remove(next_one)
+        return ordered
+
+    def _usual(self, budget: int) -> list[PlanAlternative]:
+        """Lists that others use, cut to the budget from the top."""
+        lists = {
+            "configured": list(self._spec.ladder.buckets()),
+            "powers of two": self._grid(lambda _name, largest: default_sizes(largest)),
+            "vLLM's default": self._grid(
+                lambda name, largest: vllm_sizes(largest) if name == self._spec.batch_axis else default_sizes(largest)
+            ),
+        }
+        return [self._judge(name, self._cut(buckets, budget)) for name, buckets in lists.items()]
+
+    def _grid(self, sizes_of: SizesOf) -> list[Bucket]:
+        grid: list[tuple[tuple[str, int], ...]] = [()]
+        for axis in self._spec.axes:
+            grid = [(*sizes, (axis.name, size)) for sizes in grid for size in sizes_of(axis.name, axis.max)]
+        return sorted((Bucket(sizes) for sizes in grid), key=lambda bucket: bucket.volume)
+
+    def _cut(self, buckets: list[Bucket], budget: int) -> list[Bucket]:
+        kept = list(buckets)
+        while kept and self._bytes(kept) > budget:
+            kept.pop()
+        return kept
+
+    # -- what a set takes and gives
+
+    def _judge(self, name: str, chosen: Sequence[Bucket]) -> PlanAlternative:
+        served = self._served(chosen).values()
+        real, padded = sum(s[1] for s in served), sum(s[2] for s in served)
+        return PlanAlternative(name, len(chosen), self._saving(chosen), padded / real - 1.0 if real else 0.0, self._bytes(chosen))
+
+    def _served(self, chosen: Sequence[Bucket]) -> dict[Bucket, tuple[float, float, float]]:
+        """By bucket: runs per second, real and padded elements per second."""
+        found: dict[Bucket, tuple[float, float, float]] = {}
+        for size in self._traffic:
+            bucket = self._server(size, chosen)
+            if bucket is not None:
+                runs, real, padded = found.get(bucket, (0.0, 0.0, 0.0))
+                found[bucket] = (runs + size.rate, real + size.rate * size.bucket.volume, padded + size.rate * bucket.volume)
+        return found
+
+    def _saving(self, chosen: Sequence[Bucket]) -> float:
+        """Seconds saved per second."""
+        saving = 0.0
+        for size in self._traffic:
+            bucket = self._server(size, chosen)
+            if bucket is not None:
+                saving += size.rate * (size.eager_s - self._price(bucket).replay[0])
+        return saving
+
+    def _server(self, size: _Size, chosen: Sequence[Bucket]) -> Bucket | None:
+        """The smallest bucket that covers a size, unless eager is faster."""
+        shape = size.bucket.as_dict()
+        covering = [bucket for bucket in chosen if bucket.covers(shape)]
+        if not covering:
+            return None
+        smallest = min(covering, key=lambda bucket: bucket.volume)
+        return smallest if self._price(smallest).replay[0] < size.eager_s else None
+
+    def _bytes(self, chosen: Sequence[Bucket]) -> int:
+        prices = [self._price(bucket) for bucket in chosen]
+        return sum(price.own[0] for price in prices) + max((price.top[0] for price in prices), default=0)
+
+    def _marginal(self, budget: int, graphs: int, best: PlanAlternative) -> float:
+        """Seconds per second that a tenth more of budget would add, per MiB."""
+        more = self._saving(self._best(budget + budget // 10, graphs)) - best.saved_s_per_s
+        return max(0.0, more) / max(1, budget // 10) * _MIB
+
+    def _price(self, bucket: Bucket) -> Prices:
+        found = self._prices.get(bucket)
+        if found is None:
+            found = self._prices[bucket] = self._costs.prices(self._signature, [bucket])
+        return found
+
+
+def vllm_sizes(largest: int) -> tuple[int, ...]:
+    """Batch sizes that vLLM captures by default: 1, 2, 4, every eighth to 256, every sixteenth above."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+    return tuple(size for size in sizes if size <= largest)
