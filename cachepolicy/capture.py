@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from cachepolicy.buckets import Bucket, BucketLadder
@@ -129,6 +130,7 @@ class _Known:
 
     holding: Holding
     price_version: int
+    looked_at: bool = False
     due_at: float = 0.0  # lost seconds that make a decision due
     idle: int = 0  # decisions in a row that changed nothing
     unshaped_s: float = 0.0  # lost since a whole new set was looked for
@@ -217,44 +219,59 @@ class PaybackAdmission:
         return 0.0 if known is None or at is None else self._marginal(known.holding, at)
 
     def decide(self, cache: GraphCache, now: float) -> Sequence[Action]:
-        """See CaptureAdmission. Looks at the signature that lost most since it was last looked at."""
+        """See CaptureAdmission. Looks at the signature that lost most since it was last looked at, first of all at promised traffic."""
         with self._lock:
             if not self._known:
                 return ()
             self._mirror(cache)
-            for new, known in self._known.items():
-                if not known.due_at:
-                    self._refresh(new, known, now)
-                    self._set_due(known)
-            signature, known = max(self._known.items(), key=lambda item: item[1].holding.demand.lost)
-            self._refresh(signature, known, now)
-            stalest = min(self._known, key=lambda other: self._known[other].holding.demand.folded)
-            self._refresh(stalest, self._known[stalest], now)
-            demand = known.holding.demand
-            known.unshaped_s += demand.lost
-            demand.lost = 0.0
-            holdings = [other.holding for other in self._known.values()]
-            plan = Plan(holdings, cache.used, cache.budget, self._horizon(demand, now), self._patience.hysteresis)
-            moved = False
-            shaped = known.unshaped_s < self._patience.reshape * min(demand.prices.capture)
-            if not shaped:
-                known.unshaped_s = 0.0
-            allowed = lambda holding, at: self._allowed(known, at, now)
-            for _ in range(self._patience.moves):
-                move = plan.best_move(known.holding, allowed)
-                if move is not None:
-                    plan.apply(move)
-                elif shaped or not plan.reshape(known.holding, allowed):
-                    break
-                else:
-                    shaped = True
-                moved = True
-            known.idle = 0 if moved else known.idle + 1
-            self._set_due(known)
-            if not moved:
+            focuses = self._focuses(now)
+            holdings = [known.holding for known in self._known.values()]
+            horizon_s = max(self._horizon(known.holding.demand, now) for known in focuses)
+            plan = Plan(holdings, cache.used, cache.budget, horizon_s, self._patience.hysteresis)
+            moved = [self._improve(plan, known, now) for known in focuses]
+            if not any(moved):
                 return ()
             self._cache_version = -1  # what is planned is not yet so
             return self._actions(now)
+
+    def _focuses(self, now: float) -> list[_Known]:
+        """The signatures to look at, with new forecasts. The one with the oldest forecast gets a new one too: its graphs may be due to go."""
+        fresh = {signature: known for signature, known in self._known.items() if not known.looked_at}
+        for signature, known in fresh.items():
+            known.looked_at = True
+            self._refresh(signature, known, now)
+            self._set_due(known)
+        promised = [known for known in fresh.values() if known.holding.demand.trust]
+        if promised:
+            return promised
+        signature, focus = max(self._known.items(), key=lambda item: item[1].holding.demand.lost)
+        self._refresh(signature, focus, now)
+        stalest = min(self._known, key=lambda other: self._known[other].holding.demand.folded)
+        self._refresh(stalest, self._known[stalest], now)
+        return [focus]
+
+    def _improve(self, plan: Plan, known: _Known, now: float) -> bool:
+        """Better the plan for one signature; whether it changed."""
+        patience, demand = self._patience, known.holding.demand
+        known.unshaped_s += demand.lost
+        demand.lost = 0.0
+        shapes = known.unshaped_s >= patience.reshape * min(demand.prices.capture) or bool(demand.trust)
+        if shapes:
+            known.unshaped_s = 0.0
+        allowed = partial(self._allowed, known, now)
+        moved = False
+        for _ in range(patience.moves):
+            move = plan.best_move(known.holding, allowed)
+            if move is not None:
+                plan.apply(move)
+            elif shapes and plan.reshape(known.holding, allowed):
+                shapes = False
+            else:
+                break
+            moved = True
+        known.idle = 0 if moved else known.idle + 1
+        self._set_due(known)
+        return moved
 
     def _mirror(self, cache: GraphCache) -> None:
         """Take over what is resident, where that changed."""
@@ -290,9 +307,12 @@ class PaybackAdmission:
         known.due_at = cheapest * min(patience.quantum + patience.backoff * known.idle, patience.slowest)
 
     def _horizon(self, demand: Demand, now: float) -> float:
-        return min(self._patience.horizon_s, self._patience.trust_s + self._patience.lindy * demand.age(now))
+        patience, profile_s = self._patience, self._outlook.profile_s
+        if demand.trust and not demand.observed:
+            return profile_s  # what a profile promises is to be captured now or never
+        return min(patience.horizon_s, patience.trust_s + patience.lindy * (demand.age(now) + demand.trust * profile_s))
 
-    def _allowed(self, known: _Known, at: int, now: float) -> bool:
+    def _allowed(self, known: _Known, now: float, at: int) -> bool:
         refusal = known.refusals.get(at)
         return (refusal is None or now >= refusal.until) and self._profitable(known.holding.demand, at)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import exp, sqrt
+from itertools import accumulate, zip_longest
+from math import exp, pow, sqrt
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.costs import Prices
@@ -27,7 +27,11 @@ class Outlook:
     little about the largest.
     """
 
-    memories: tuple[tuple[float, float], ...] = ((100.0, 0.5), (1000.0, 0.5))
+    memories: tuple[float, float] = (100.0, 2000.0)
+    lasting: float = 0.7
+    disbelief: float = 3.0
+    profile_disbelief: float = 6.0
+    profile_s: float = 3600.0
     young: float = 600.0
     repeat: float = 0.03
     reach: float = 1.0
@@ -53,6 +57,7 @@ class Demand:
         self._evidence = 0.0
         self._last = -1
         self._profile: list[float] = []
+        self.trust: float = 0.0  # in the profile: from 1.0, as far as traffic is like it
         self.rates: list[float] = []
         self.price(prices)
         self._sum()
@@ -89,9 +94,16 @@ class Demand:
         """Seconds since counting began."""
         return now - self.born
 
+    @property
+    def observed(self) -> bool:
+        """Whether any run was counted."""
+        return self._last >= 0
+
     def expect(self, profile: Mapping[Bucket, float]) -> None:
-        """Begin with runs per bucket that a profile promises."""
+        """Begin with the runs per bucket that a traffic profile promises."""
         self._profile = [profile.get(bucket, 0.0) for bucket in self.buckets]
+        self.trust = 1.0 if any(self._profile) else 0.0
+        self.highest = max((at for at, runs in enumerate(self._profile) if runs), default=-1)
 
     def forecast(self, now: float) -> None:
         """Fold in what was counted and set `rates`: expected runs per second, by position."""
@@ -102,20 +114,34 @@ class Demand:
         top = self.highest + 1
         passed, self.folded = now - self.folded, now
         age = self.age(now)
-        rates = [0.0] * top
-        for (memory, weight), average in zip(self.outlook.memories, self._averages, strict=True):
+        recalled = []
+        for memory, average in zip(self.outlook.memories, self._averages, strict=True):
             kept = exp(-passed / memory)
             length = max(self.outlook.smallest_age_s, memory * (1.0 - exp(-age / memory)))
             for at in range(top):
                 average[at] *= kept
             for at, steps in pending.items():
                 average[at] += steps
-            scale = weight / length
-            for at in range(top):
-                rates[at] += scale * average[at]
+            recalled.append([value / length for value in average[:top]])
+        recent, lasting = recalled
+        share = self.outlook.lasting * pow(likeness(recent, lasting), self.outlook.disbelief)
+        rates = [share * old + (1.0 - share) * new for old, new in zip(lasting, recent, strict=True)]
         spread = 1.0 / (1.0 + (self._evidence / self.outlook.young) ** 2)
+        if self.trust:
+            rates = self._with_profile(rates, spread, age)
+            spread *= 1.0 - self.trust
         self.rates = self._spread(rates, spread) if spread > 0.01 and self._dense else rates
         self._sum()
+
+    def _with_profile(self, rates: list[float], ignorance: float, age: float) -> list[float]:
+        """Mix in the profile, as if it had been seen for `profile_s` seconds, less where traffic turns out to be unlike it."""
+        profile, outlook = self._profile[: len(rates)], self.outlook
+        self.trust = pow(likeness(profile, self.runs[: len(rates)]), outlook.profile_disbelief * (1.0 - ignorance))
+        promised = sum(profile) / outlook.profile_s
+        expected = ignorance * promised + (1.0 - ignorance) * sum(rates)
+        scale = expected / promised / outlook.profile_s if promised else 0.0
+        weight = self.trust * outlook.profile_s / (self.trust * outlook.profile_s + age)
+        return [weight * scale * runs + (1.0 - weight) * rate for runs, rate in zip(profile, rates, strict=True)]
 
     def _spread(self, rates: list[float], share: float) -> list[float]:
         """Move a share of each rate to larger and smaller sizes: an exponential tail on each side, some roots of the size long."""
@@ -140,7 +166,7 @@ class Demand:
         eager = self.prices.eager
         self._steps = [0.0, *accumulate(rates)]
         self._eager = [0.0, *accumulate(r * e for r, e in zip(rates, eager, strict=False))]
-        self._runs = [0, *accumulate(self.runs)]
+        self._runs = [0.0, *accumulate(runs + promised for runs, promised in zip_longest(self.runs, self._profile, fillvalue=0.0))]
 
     # -- what a set saves ---------------------------------------------------------------------------------------------------
 
@@ -166,9 +192,17 @@ class Demand:
             return self.served(below, at)
         return self.served(below, at) + self.served(at, above) - self.served(below, above)
 
-    def seen(self, below: int, at: int) -> int:
-        """Runs ever counted above position `below` up to `at`."""
+    def seen(self, below: int, at: int) -> float:
+        """Runs ever counted, or promised, above position `below` up to `at`."""
         return self._runs[at + 1] - self._runs[below + 1]
+
+
+def likeness(one: Sequence[float], other: Sequence[float]) -> float:
+    """How much two distributions over sizes have in common: 1.0 where they are proportional, 0.0 where they share no size."""
+    first, second = sum(one), sum(other)
+    if first <= 0.0 or second <= 0.0:
+        return 1.0
+    return float(sum(min(a / first, b / second) for a, b in zip(one, other, strict=True)))
 
 
 def neighbours(resident: Sequence[int], at: int) -> tuple[int, int | None]:

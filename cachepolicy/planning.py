@@ -123,7 +123,7 @@ class Plan:
         self._horizon = horizon_s
         self._hysteresis = hysteresis
 
-    def best_move(self, focus: Holding, allowed: Callable[[Holding, int], bool]) -> Move | None:
+    def best_move(self, focus: Holding, allowed: Callable[[int], bool]) -> Move | None:
         """The best single move for one signature that is worth its capture; None where there is none."""
         demand, resident = focus.demand, focus.resident
         gain, capture, own_capture = demand.gain, demand.prices.capture, focus.entries
@@ -138,7 +138,7 @@ class Plan:
             worth = self._horizon * gain(below, at, above)
             if worth > 0.0:
                 worth -= 0.0 if at in own_capture else capture[at]
-                if worth > 0.0 and demand.seen(below, at) > 1 and allowed(focus, at):
+                if worth > 0.0 and demand.seen(below, at) > 1 and allowed(at):
                     wanted.append((worth, at))
         wanted.sort(reverse=True)
         best: Move | None = None
@@ -146,7 +146,11 @@ class Plan:
             if best is not None and worth <= best.net_s:
                 break
             move = self._with_room(focus, at, worth)
-            if move is not None and move.net_s > (self._hysteresis * capture[at] if move.victims else 0.0) and (best is None or move.net_s > best.net_s):
+            if (
+                move is not None
+                and move.net_s > (self._hysteresis * capture[at] if move.victims else 0.0)
+                and (best is None or move.net_s > best.net_s)
+            ):
                 best = move
         return best
 
@@ -169,14 +173,14 @@ class Plan:
         insort(focus.resident, move.at)
         focus.stale()
 
-    def reshape(self, focus: Holding, allowed: Callable[[Holding, int], bool]) -> bool:
+    def reshape(self, focus: Holding, allowed: Callable[[int], bool]) -> bool:
         """Replace a signature's whole set where a better one takes no more than its own and the free bytes; whether that was done.
 
         Finds what single moves cannot: two graphs for one, a lower top and more graphs below it.
         """
         demand = focus.demand
         room = self._budget - self._used + self._bytes(focus)
-        candidates = [at for at in candidates_of(demand, focus.resident, _CONSIDERED) if at in focus.entries or allowed(focus, at)]
+        candidates = [at for at in candidates_of(demand, focus.resident, _CONSIDERED) if at in focus.entries or allowed(at)]
         if not candidates or room <= 0:
             return False
         fixed = {at for at in focus.resident if not focus.movable(at)}
