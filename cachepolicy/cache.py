@@ -33,7 +33,8 @@ class GraphEntry:
     bytes: int
     arena: str = ""
     arena_bytes: int = 0
-    exact_only: bool = False  # padding is not safe: serves its own size only
+    exact_only: bool = False  # padding is not safe: serves its own size only,
+    detail: str = ""  # for this reason
     pinned: bool = False  # by the operator
     in_use: int = 0  # replays running now
     hits: int = 0

@@ -45,7 +45,7 @@ def override(document: dict[object, object], assignment: str) -> None:
     steps = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if not equals or not all(steps):
         raise ConfigError(f"--set {assignment}: must look like a.b=value")
-    value = parse_yaml(text, f"--set {path}")
+    value = parse_yaml(text, f"--set {path}") if text else ""
     node: object = document
     for depth, step in enumerate(steps[:-1]):
         node = node.setdefault(step, {}) if isinstance(node, dict) else _list_at(node, step, path, steps[:depth])[int(step)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,10 +34,11 @@ _PATIENCE = 20  # attempts to catch a graph between two replays
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A recording may serve: with which padding, or at its exact size only."""
+    """A recording may serve: with which padding, or at its exact size only, for what `detail` says."""
 
     padding: Padding = Padding.VALUE
     exact_only: bool = False
+    detail: str = field(default="", compare=False)
 
 
 class Verifier(Protocol):
@@ -53,6 +54,10 @@ class Verifier(Protocol):
 
     def verify(self, model: LoadedModel, variant: Variant, recording: Recording, lane: Lane) -> Verdict:
         """Whether this recording replays what eager computes, and which padding is safe."""
+        ...
+
+    def rows_independent(self, model: LoadedModel, variant: Variant, lane: Lane) -> bool:
+        """Whether a row's answer is the same whatever the other rows of its batch are."""
         ...
 
 
@@ -142,11 +147,13 @@ class Recorder:
             verified = monotonic()
             if not (force or known):
                 self._require_profit(loaded, variant, key, recording, verdict)
-            entry = self._admit(key, Graph(recording, verdict.padding, force), exact_only=verdict.exact_only)
+            entry = self._admit(key, Graph(recording, verdict.padding, force), verdict)
         except BaseException:
             self._lane.barrier()
             self._ledger.close(recording)
             raise
+        if served.rows_unknown(variant):  # proven once a graph is there, so that what gains most comes first
+            served.rows_proven(variant, self._verifier.rows_independent(loaded, variant, self._lane))
         self._metrics.capture_timings(recording.timings, verify=verified - recorded, measure=monotonic() - verified)
         log.info("captured %s: %d nodes, %d bytes, %.1f ms", key, recording.nodes, recording.bytes, (monotonic() - started) * 1e3)
         return entry
@@ -186,9 +193,9 @@ class Recorder:
         self._costs.observe_replay(key.signature, key.bucket, figures.replay_s)
         return figures
 
-    def _admit(self, key: GraphKey, graph: Graph, *, exact_only: bool) -> GraphEntry:
+    def _admit(self, key: GraphKey, graph: Graph, verdict: Verdict) -> GraphEntry:
         recording = graph.recording
-        entry = GraphEntry(key, graph, recording.bytes, recording.arena, recording.arena_bytes, exact_only)
+        entry = GraphEntry(key, graph, recording.bytes, recording.arena, recording.arena_bytes, verdict.exact_only, verdict.detail)
         try:
             victims = self._cache.insert(entry, monotonic())
         except DoesNotFit as error:

@@ -30,11 +30,12 @@ class ServedModel:
     generation: int
     ladder: BucketLadder = field(init=False)
     other_ladder: BucketLadder = field(init=False)
-    merges: bool = field(init=False)
-    splits: bool = field(init=False)
     max_rows: int = field(init=False)
     wants_samples: bool = field(init=False)  # integers whose values only accepted requests can tell
     counters: ModelCounters = field(default_factory=ModelCounters)
+    _by_rows: bool = field(init=False)
+    _may_split: bool = field(init=False)
+    _proven: dict[Variant, bool] = field(default_factory=dict)  # whether rows were found independent
     _configured: ModeState = field(init=False)
     _modes: dict[Variant, ModeState] = field(default_factory=dict)
     _signatures: dict[Variant, Signature] = field(default_factory=dict)
@@ -47,8 +48,8 @@ class ServedModel:
         by_rows = axis is not None and all(axis.name in shape for shape in shapes)
         self.ladder = spec.ladder
         self.other_ladder = BucketLadder(tuple((name, sizes) for name, sizes in self.ladder.axes if name != spec.batch_axis))
-        self.merges = by_rows and spec.rows is Rows.INDEPENDENT
-        self.splits = by_rows and axis is not None and axis.above is Above.SPLIT
+        self._by_rows = by_rows and spec.rows is not Rows.DEPENDENT
+        self._may_split = axis is not None and axis.above is Above.SPLIT
         self.max_rows = axis.max if axis else 1
         slots = {state.index_input for state in spec.state}
         self.wants_samples = self.loaded.examples is None and any(
@@ -66,6 +67,22 @@ class ServedModel:
     def id(self) -> str:
         """Name and version, as `encoder:1`."""
         return f"{self.spec.name}:{self.spec.version}"
+
+    def merges(self, variant: Variant) -> bool:
+        """Whether rows of several requests may run in one batch: declared or proven to be independent (DESIGN, decision 6)."""
+        return self._by_rows and (self.spec.rows is Rows.INDEPENDENT or self._proven.get(variant, False))
+
+    def splits(self, variant: Variant) -> bool:
+        """Whether a request above the axis' maximum is served in parts. Rows that depend on each other would miss each other."""
+        return self._may_split and self.merges(variant)
+
+    def rows_unknown(self, variant: Variant) -> bool:
+        """Whether it is still to be proven that rows are independent."""
+        return self._by_rows and self.spec.rows is Rows.AUTO and variant not in self._proven
+
+    def rows_proven(self, variant: Variant, independent: bool) -> None:
+        """Take note of the proof."""
+        self._proven[variant] = independent
 
     def signature(self, variant: Variant) -> Signature:
         """What the variant's graphs depend on, buckets aside."""
@@ -85,7 +102,7 @@ class ServedModel:
         """Swap in freshly loaded weights; returns the signatures whose graphs are now stale."""
         stale = list(self._signatures.values())
         self.loaded, self.config, self.generation = loaded, config, generation
-        self._signatures, self._keys = {}, {}
+        self._signatures, self._keys, self._proven = {}, {}, {}
         return stale
 
     def mode(self, variant: Variant, now: float) -> ModeState:

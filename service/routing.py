@@ -76,8 +76,8 @@ class Router:
                 return Replay(entry)
             self._cache.release(entry)
             slower = f"eager is faster than {entry.key.bucket}"
-        elif self._cache.get(key) is not None:
-            return Eager(FallbackReason.EXACT_ONLY, f"only {fit} itself is served", fit)
+        elif (exact := self._cache.get(key)) is not None:
+            return Eager(FallbackReason.EXACT_ONLY, exact.detail or f"only {fit} itself is served", fit)
         reason, detail = self._captures.absence(key)
         return Eager(reason, detail or slower, fit)
 

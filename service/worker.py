@@ -168,7 +168,7 @@ class Worker:
             raise DeadlinePassed("the deadline had passed on arrival")
         whole = Part(request.inputs, shape)
         parts = [whole]
-        if served.splits and shape[spec.batch_axis] > served.max_rows:
+        if served.splits(variant) and shape[spec.batch_axis] > served.max_rows:
             parts = split(spec, whole, served.max_rows)
         nbytes = request.nbytes
         self._admit(nbytes)
@@ -215,7 +215,7 @@ class Worker:
             deadline=math.inf if deadline is None else deadline,
             future=asyncio.get_running_loop().create_future(),
             slots=_slots(served.spec, part),
-            alone=not served.merges or other_axes is None or rows >= served.max_rows,
+            alone=not served.merges(variant) or other_axes is None or rows >= served.max_rows,
         )
         self._batcher.submit(ticket, other_axes)
         return ticket

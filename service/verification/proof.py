@@ -148,7 +148,7 @@ class _Case:
             log.info("%s: padding by value is not safe: %s", self._recording.bucket, found)
             repeats = self._spec.batch_axis in self._bucket and not self._layout
             again = self._padding_problem(Padding.REPEAT) if repeats else found
-            verdict = Verdict(exact_only=True) if again else Verdict(Padding.REPEAT)
+            verdict = Verdict(exact_only=True, detail=found) if again else Verdict(Padding.REPEAT)
         self._refuse_overwritten(*first)
         return verdict
 
