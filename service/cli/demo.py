@@ -44,7 +44,7 @@ The worker stays up until Ctrl-C. In another terminal:
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Times the trace's own pace.")
 @options.sets
 def demo(seconds: float | None, speed: float, sets: tuple[str, ...]) -> int:
-    """Start a worker with the demo models, drive ten minutes' worth of a public trace at it, and leave it up until Ctrl-C."""
+    """Start a worker with the demo models, drive a minute of a public trace at it, and leave it up until Ctrl-C."""
     return uvloop.run(_demo(seconds, speed, sets))
 
 
