@@ -111,7 +111,6 @@ class Patience:
     quantum: float = 0.05  # reconsider when this share of a capture's time was lost,
     backoff: float = 0.02  # more by this for each time that nothing was to be done,
     slowest: float = 1.0  # up to this
-    reshape: float = 1.0  # look for a whole new set when this share was lost
     refusal_s: float = 600.0  # doubled for each refusal in a row
     hysteresis: float = 1.0  # what takes another graph's place has to gain this many captures beyond its own
     moves: int = 24  # at most, in one decision
@@ -133,17 +132,16 @@ class _Known:
     looked_at: bool = False
     due_at: float = 0.0  # lost seconds that make a decision due
     idle: int = 0  # decisions in a row that changed nothing
-    unshaped_s: float = 0.0  # lost since a whole new set was looked for
     refusals: dict[int, _Refusal] = field(default_factory=dict)
 
 
 class PaybackAdmission:
     """Captures what pays for itself, evicting what saves less for its bytes (DESIGN, decision 3; docs/decisions/0020)."""
 
-    def __init__(self, costs: CostTable, patience: Patience = Patience(), outlook: Outlook = Outlook()) -> None:  # noqa: B008 - frozen
+    def __init__(self, costs: CostTable, patience: Patience = Patience(), outlook: Outlook | None = None) -> None:
         self._costs = costs
         self._patience = patience
-        self._outlook = outlook
+        self._outlook = outlook or Outlook()
         self._known: dict[Signature, _Known] = {}
         self._cache_version = -1
         self._lock = threading.Lock()  # decisions; counting needs none
@@ -235,7 +233,7 @@ class PaybackAdmission:
             return self._actions(now)
 
     def _focuses(self, now: float) -> list[_Known]:
-        """The signatures to look at, with new forecasts. The one with the oldest forecast gets a new one too: its graphs may be due to go."""
+        """The signatures to look at, with new forecasts. The oldest forecast is made anew too: its graphs may be due to go."""
         fresh = {signature: known for signature, known in self._known.items() if not known.looked_at}
         for signature, known in fresh.items():
             known.looked_at = True
@@ -253,11 +251,8 @@ class PaybackAdmission:
     def _improve(self, plan: Plan, known: _Known, now: float) -> bool:
         """Better the plan for one signature; whether it changed."""
         patience, demand = self._patience, known.holding.demand
-        known.unshaped_s += demand.lost
         demand.lost = 0.0
-        shapes = known.unshaped_s >= patience.reshape * min(demand.prices.capture) or bool(demand.trust)
-        if shapes:
-            known.unshaped_s = 0.0
+        shapes = known.idle & (known.idle + 1) == 0  # the less there is to do, the rarer: after 0, 1, 3, 7… idle decisions
         allowed = partial(self._allowed, known, now)
         moved = False
         for _ in range(patience.moves):
@@ -340,52 +335,3 @@ class PaybackAdmission:
                 gain_s = horizon * self._marginal(holding, at) - holding.demand.prices.capture[at]
                 captures.append(Capture(GraphKey(signature, buckets[at]), gain_s))
         return [*evictions, *rebuilds, *captures]
-
-
-class CaptureOnRepeat:
-    """Captures a bucket at its second miss, whatever it costs. The baseline that the evaluated policies have to beat."""
-
-    def __init__(self, misses: int = 2, refusal_s: float = 600.0) -> None:
-        self._needed = misses
-        self._refusal_s = refusal_s
-        self._misses: dict[GraphKey, int] = {}
-        self._refused: dict[GraphKey, tuple[RefusalReason, float]] = {}
-
-    def introduce(self, signature: Signature, ladder: BucketLadder, now: float, profile: Mapping[Bucket, float] | None = None) -> None:
-        """Needs to know nothing."""
-
-    def count(self, signature: Signature, fit: Bucket, served: Bucket | None, now: float, steps: int = 1) -> bool:
-        """Count misses per bucket."""
-        if served == fit:
-            return False
-        key = GraphKey(signature, fit)
-        self._misses[key] = self._misses.get(key, 0) + steps
-        return self._misses[key] >= self._needed
-
-    def steps_until_due(self, signature: Signature, fit: Bucket, served: Bucket | None) -> int | None:
-        """Misses left until the bucket is due."""
-        return None if served == fit else max(1, self._needed - self._misses.get(GraphKey(signature, fit), 0))
-
-    def decide(self, cache: GraphCache, now: float) -> Sequence[Action]:
-        """Capture what was missed often enough; room is made by the cache's own eviction policy."""
-        due = [key for key in list(self._misses) if isinstance(self.judge(key, now), Capture)]
-        for key in due:
-            self._misses.pop(key, None)
-        return [Capture(key, 0.0) for key in due if cache.get(key) is None]
-
-    def judge(self, key: GraphKey, now: float) -> Decision:
-        """Refused for a while, else by the number of misses."""
-        reason, until = self._refused.get(key, (None, 0.0))
-        if reason is not None and now < until:
-            return Refuse(reason)
-        return Capture(key, 0.0) if self._misses.get(key, 0) >= self._needed else Wait(0.0, 0.0)
-
-    def refuse(self, key: GraphKey, reason: RefusalReason, now: float) -> None:
-        """Remember the refusal for a while."""
-        self._misses.pop(key, None)
-        self._refused[key] = (reason, now + self._refusal_s)
-
-    def forget(self, signature: Signature) -> None:
-        """Drop all that is known of the signature."""
-        self._misses = {key: n for key, n in self._misses.items() if key.signature != signature}
-        self._refused = {key: r for key, r in self._refused.items() if key.signature != signature}

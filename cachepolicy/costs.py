@@ -103,7 +103,7 @@ class _Curves:
 class CostTable:
     """Costs per signature, weights aside: a reload keeps what was learned. Seconds and bytes."""
 
-    def __init__(self, guesses: Guesses = Guesses()) -> None:  # noqa: B008 - frozen
+    def __init__(self, guesses: Guesses = Guesses()) -> None:
         self._guesses = guesses
         self._curves: defaultdict[str, _Curves] = defaultdict(_Curves)
         self._fingerprints: dict[Signature, str] = {}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
-from math import exp, pow, sqrt
+from itertools import accumulate, pairwise, zip_longest
+from math import exp, log, sqrt
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.costs import Prices
@@ -86,7 +86,7 @@ class Demand:
         self.prices = prices
         eager, replay = prices.eager, prices.replay
         self.possible = [max(0.0, e - g) for e, g in zip(eager, replay, strict=True)]
-        self._rising = all(a <= b for a, b in zip(eager, eager[1:], strict=False))
+        self._rising = all(a <= b for a, b in pairwise(eager))
         # Below this position eager is faster than the replay at i (exact where eager times rise with size).
         self._floor = [bisect_right(eager, g, 0, i + 1) if self._rising else 0 for i, g in enumerate(replay)]
 
@@ -124,7 +124,7 @@ class Demand:
                 average[at] += steps
             recalled.append([value / length for value in average[:top]])
         recent, lasting = recalled
-        share = self.outlook.lasting * pow(likeness(recent, lasting), self.outlook.disbelief)
+        share = self.outlook.lasting * likeness(recent, lasting, self.outlook.disbelief)
         rates = [share * old + (1.0 - share) * new for old, new in zip(lasting, recent, strict=True)]
         spread = 1.0 / (1.0 + (self._evidence / self.outlook.young) ** 2)
         if self.trust:
@@ -136,7 +136,7 @@ class Demand:
     def _with_profile(self, rates: list[float], ignorance: float, age: float) -> list[float]:
         """Mix in the profile, as if it had been seen for `profile_s` seconds, less where traffic turns out to be unlike it."""
         profile, outlook = self._profile[: len(rates)], self.outlook
-        self.trust = pow(likeness(profile, self.runs[: len(rates)]), outlook.profile_disbelief * (1.0 - ignorance))
+        self.trust = likeness(profile, self.runs[: len(rates)], outlook.profile_disbelief * (1.0 - ignorance))
         promised = sum(profile) / outlook.profile_s
         expected = ignorance * promised + (1.0 - ignorance) * sum(rates)
         scale = expected / promised / outlook.profile_s if promised else 0.0
@@ -197,12 +197,12 @@ class Demand:
         return self._runs[at + 1] - self._runs[below + 1]
 
 
-def likeness(one: Sequence[float], other: Sequence[float]) -> float:
-    """How much two distributions over sizes have in common: 1.0 where they are proportional, 0.0 where they share no size."""
+def likeness(one: Sequence[float], other: Sequence[float], power: float) -> float:
+    """What two distributions over sizes have in common, to a power: 1.0 where they are proportional, 0.0 where they share no size."""
     first, second = sum(one), sum(other)
     if first <= 0.0 or second <= 0.0:
         return 1.0
-    return float(sum(min(a / first, b / second) for a, b in zip(one, other, strict=True)))
+    return exp(power * log(max(1e-9, sum(min(a / first, b / second) for a, b in zip(one, other, strict=True)))))
 
 
 def neighbours(resident: Sequence[int], at: int) -> tuple[int, int | None]:

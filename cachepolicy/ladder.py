@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cachepolicy.costs import Prices
 from cachepolicy.demand import Demand
 
 

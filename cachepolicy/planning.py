@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from cachepolicy.cache import GraphEntry
 from cachepolicy.demand import Demand, neighbours
@@ -221,7 +222,7 @@ class Plan:
             if holding is not focus:
                 units += holding.units()
         best: Move | None = None
-        for victims in (self._cheapest_set(units, need), self._cheapest_one(units, need)):
+        for victims in (self._cheapest_set(focus, at, units, need), self._cheapest_one(units, need)):
             if victims:
                 net = worth - self._loss(focus, at, victims)
                 if best is None or net > best.net_s:
@@ -235,21 +236,29 @@ class Plan:
         enough = [unit for unit in units if unit.frees >= need]
         return [min(enough, key=self._price)] if enough else []
 
-    def _cheapest_set(self, units: list[Unit], need: int) -> list[Unit]:
-        """Least loss per byte first; then what turned out not to be needed is kept after all."""
+    def _cheapest_set(self, focus: Holding, at: int, units: list[Unit], need: int) -> list[Unit]:
+        """Least loss per byte first, each loss as it is once the former are gone; what turned out not to be needed is kept after all."""
+        left = {id(focus): sorted((*focus.resident, at))}
+        waiting = [(self._price(unit) / unit.frees, index, unit) for index, unit in enumerate(units) if unit.frees]
+        heapify(waiting)
         chosen: list[Unit] = []
-        freed = 0
-        taken: dict[int, set[int]] = {}
         rebuilt: set[int] = set()
-        for unit in sorted(units, key=lambda u: self._price(u) / u.frees if u.frees else 0.0):
-            if freed >= need:
-                break
-            gone = taken.setdefault(id(unit.holding), set())
-            if not unit.frees or gone.intersection(unit.positions) or (unit.rebuild and id(unit.holding) in rebuilt):
+        freed = 0
+        while waiting and freed < need:
+            density, index, unit = heappop(waiting)
+            holding = unit.holding
+            remaining = left.setdefault(id(holding), list(holding.resident))
+            if not set(unit.positions).issubset(remaining) or (unit.rebuild and id(holding) in rebuilt):
                 continue
+            if len(unit.positions) == 1:
+                below, above = neighbours(remaining, unit.positions[0])
+                now = (self._horizon * holding.demand.gain(below, unit.positions[0], above) + unit.once) / unit.frees
+                if now > density and waiting and now > waiting[0][0]:
+                    heappush(waiting, (now, index, unit))
+                    continue
             if unit.rebuild:
-                rebuilt.add(id(unit.holding))
-            gone.update(unit.positions)
+                rebuilt.add(id(holding))
+            left[id(holding)] = [other for other in remaining if other not in unit.positions]
             chosen.append(unit)
             freed += unit.frees
         if freed < need:

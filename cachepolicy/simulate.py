@@ -16,6 +16,7 @@ from cachepolicy.cache import DoesNotFit, GraphCache, GraphEntry
 from cachepolicy.capture import Action, Capture, CaptureAdmission, Evict, Rebuild
 from cachepolicy.costs import Prices
 from cachepolicy.keys import GraphKey, Signature
+from cachepolicy.reasons import RefusalReason
 
 AXIS = "batch"
 
@@ -38,11 +39,11 @@ class Source(Protocol):
         ...
 
     def spent(self, steps: int, seconds: float) -> None:
-        """The last run's first `steps` steps took so long; the rest of it does not happen."""
+        """That many more steps of the last run took so long."""
         ...
 
-    def stalled(self, seconds: float) -> None:
-        """Captures held the device up."""
+    def stalled(self, seconds: float) -> bool:
+        """Captures held the device up; whether the last run ends here, because they changed what comes next."""
         ...
 
 
@@ -59,8 +60,9 @@ class Recorded:
     def spent(self, steps: int, seconds: float) -> None:
         """Recorded times stay as they are."""
 
-    def stalled(self, seconds: float) -> None:
+    def stalled(self, seconds: float) -> bool:
         """Recorded times stay as they are."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ class Simulation:
                     self._cache.record_hit(entry, now, steps * gain, steps)
                 source.spent(steps, steps * (eager - gain))
                 left -= steps
-                if due:
-                    source.stalled(self._decide(now))
+                if due and source.stalled(self._decide(now)):
+                    break
         return outcome
 
     def _served(self, model: int, size: int) -> tuple[GraphEntry | None, float]:
@@ -192,6 +194,7 @@ class Simulation:
                 try:
                     self._capture(key, now)
                 except DoesNotFit:
+                    self._admission.refuse(key, RefusalReason.MEMORY_BUDGET, now)
                     return False
             case Rebuild(signature):
                 keys = [entry.key for entry in self._cache.resident(signature)]

@@ -1,0 +1,80 @@
+"""A closed loop: how long steps take decides which requests meet in a batch.
+
+The model of a decoding replica. Requests arrive at given times and join, once their prefill is over, between two steps. Each step
+advances every live row by one token and takes what the policy makes it take: the replay of the graph that serves it, or an eager step.
+A capture stalls the loop for its whole time. A row leaves after its last token. Nothing else takes time, and no batch is too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from cachepolicy.simulate import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Joins the batch at `ready` seconds and leaves after `tokens` steps."""
+
+    ready: float
+    tokens: int
+
+
+class ClosedLoop:
+    """A source of runs for one model. `token_s` sums the seconds that each token waited for its step, `tokens` counts them."""
+
+    def __init__(self, requests: Sequence[Request], largest: int) -> None:
+        """`largest` is the last size of the ladder: more rows than that wait."""
+        self._requests = sorted(requests, key=lambda request: request.ready)
+        self._largest = largest
+        self._next = 0
+        self._now = 0.0
+        self._step = 0  # steps done
+        self._leaving: list[int] = []  # the step after which each live row leaves
+        self._short = 0.0  # mean seconds of a step of the current run, as far as known
+        self.tokens = 0
+        self.token_s = 0.0
+
+    def runs(self) -> Iterator[Run]:
+        """Runs of one step at a time where requests wait to join, else up to the next row that leaves."""
+        while True:
+            self._join()
+            if not self._leaving:
+                if self._next == len(self._requests):
+                    return
+                self._now = max(self._now, self._requests[self._next].ready)
+                continue
+            steps = self._leaving[0] - self._step
+            if self._next < len(self._requests) and len(self._leaving) < self._largest:
+                until = self._requests[self._next].ready - self._now
+                steps = max(1, min(steps, int(until / self._short))) if self._short > 0.0 else 1
+            yield Run(self._now, 0, len(self._leaving), steps)
+
+    def spent(self, steps: int, seconds: float) -> None:
+        """The clock moves on by what the steps took."""
+        rows = len(self._leaving)
+        self._now += seconds
+        self._step += steps
+        self._short = seconds / steps
+        self.tokens += rows * steps
+        self.token_s += rows * seconds
+
+    def stalled(self, seconds: float) -> bool:
+        """Every live row waits for the capture, and meanwhile more requests may have come."""
+        self._now += seconds
+        self.token_s += len(self._leaving) * seconds
+        return seconds > 0.0
+
+    @property
+    def mean_token_s(self) -> float:
+        """Seconds per token."""
+        return self.token_s / max(1, self.tokens)
+
+    def _join(self) -> None:
+        while self._leaving and self._leaving[0] <= self._step:
+            heappop(self._leaving)
+        while self._next < len(self._requests) and self._requests[self._next].ready <= self._now and len(self._leaving) < self._largest:
+            heappush(self._leaving, self._step + self._requests[self._next].tokens)
+            self._next += 1
