@@ -8,11 +8,14 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
+from cachepolicy.reasons import RefusalReason
+from service.backends.blockers import Blocker
 from service.backends.cuda_memory import Handle
+from service.backends.cuda_runtime import join_all
 
 CAPTURE_LOCK = threading.Lock()  # held for each capture and each destruction of a graph in this process
 
@@ -44,6 +47,9 @@ def capture(step: Callable[[], object], stream: torch.cuda.Stream, pool: Handle)
             except Exception as error:  # noqa: BLE001 - the model's code: told as it is, after cleaning up
                 failure = error
             torch.cuda.set_stream(stream)  # wherever the model's code left off
+            with suppress(RuntimeError):  # of a capture that broke off already: its end says why
+                if join_all(stream) and failure is None:
+                    failure = Blocker(RefusalReason.UNJOINED_STREAM, what="work on a side stream is not waited for").refusal()
             graph.capture_end()
             ended = True
         except Exception as error:  # noqa: BLE001 - likewise

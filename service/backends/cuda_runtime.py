@@ -38,6 +38,28 @@ def count_nodes(graph: torch.cuda.CUDAGraph) -> int:
     return int(nodes)
 
 
+def join_all(stream: torch.cuda.Stream) -> bool:
+    """Make whatever was captured on other streams precede the end of this one's capture; tells whether anything was left to join.
+
+    A capture that ends with unjoined work breaks off, and takes its pool with it.
+    """
+    runtime = _runtime()
+    handle = stream.cuda_stream
+    status, _, graph, joined, *_ = _check(runtime.cudaStreamGetCaptureInfo(handle))
+    if status != runtime.cudaStreamCaptureStatus.cudaStreamCaptureStatusActive:
+        return False
+    *_, count = _check(runtime.cudaGraphGetNodes(graph, 0))
+    nodes, *_ = _check(runtime.cudaGraphGetNodes(graph, count))
+    *_, count = _check(runtime.cudaGraphGetEdges(graph, 0))
+    origins, *_ = _check(runtime.cudaGraphGetEdges(graph, count))
+    followed = {int(node) for node in (*origins, *joined)}
+    left = [node for node in nodes if int(node) not in followed]
+    if left:
+        flag = runtime.cudaStreamUpdateCaptureDependenciesFlags.cudaStreamAddCaptureDependencies
+        _check(runtime.cudaStreamUpdateCaptureDependencies(handle, left, None, len(left), int(flag)))
+    return bool(left)
+
+
 def _runtime() -> Any:
     return import_module("cuda.bindings.runtime")  # a dependency of torch's CUDA builds
 
