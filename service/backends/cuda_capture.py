@@ -47,7 +47,7 @@ def capture(step: Callable[[], object], stream: torch.cuda.Stream, pool: Handle)
             except Exception as error:  # noqa: BLE001 - the model's code: told as it is, after cleaning up
                 failure = error
             torch.cuda.set_stream(stream)  # wherever the model's code left off
-            with suppress(RuntimeError):  # of a capture that broke off already: its end says why
+            with suppress(Exception):  # a capture that broke off can not be asked; whatever happens here, it must be ended
                 if join_all(stream) and failure is None:
                     failure = Blocker(RefusalReason.UNJOINED_STREAM, what="work on a side stream is not waited for").refusal()
             graph.capture_end()
