@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_PAUSE_S = 0.05  # between two decisions: where captures cost next to nothing, every run would make one due
 _RECONSIDER_S = 2.0  # costs change and refusals age also where no loss makes a decision due
 _WINDOW_S = 5.0  # over which the lane's load is taken
 _TICK_S = 0.25  # how often a thread without a job looks whether something serves that should be judged again
@@ -108,8 +109,9 @@ class Capturer:
             self._missed[key] = None
         else:
             self._recorder.replayed.note(serving, shape)
-        due = self._admission.count(key.signature, key.bucket, None if serving is None else serving.bucket, monotonic())
-        if due and self._background and not self._woken:
+        now = monotonic()
+        due = self._admission.count(key.signature, key.bucket, None if serving is None else serving.bucket, now)
+        if due and self._background and not self._woken and now - self._decided_at >= _PAUSE_S:
             self._woken = True
             self._jobs.put(self._follow_policy)
 

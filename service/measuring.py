@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SIZES = 2  # exact sizes of a bucket's traffic that are measured, the most frequent ones
 SHARE = 0.01  # of the device's time, at most, for judging resident graphs again
+BOOKKEEPING_S = 40e-6  # of the host's time that counting a replay takes beside the run itself (benchmarks/no_slower.py)
 _LOSSES = 3  # in a row retire a graph
 _RESTED_S = 10.0  # a graph that is above suspicion is left alone so long
 
@@ -53,8 +54,8 @@ class Figures:
         return self._mean([sample.replay_s for sample in self.samples])
 
     def pays(self, min_gain: float) -> bool:
-        """Whether a replay beats eager by this share. `Patience.min_gain` of the policy means the same."""
-        return self.replay_s * (1.0 + min_gain) <= self.eager_s
+        """Whether a replay, and what it takes to count one, beats eager by this share of the replay."""
+        return self.replay_s * (1.0 + min_gain) + BOOKKEEPING_S <= self.eager_s
 
     def _mean(self, values: Sequence[float]) -> float:
         total = sum(sample.weight for sample in self.samples)

@@ -76,6 +76,21 @@ def test_warm_pin_and_evict_act_on_one_bucket_of_one_variant(terminal: Terminal)
     assert (told["path"], told["reason"]) == ("eager", "evicted")
 
 
+def test_plan_says_which_buckets_the_traffic_wants(terminal: Terminal, tmp_path: Path) -> None:
+    """Ladder, order, the usual lists beside it, sessions, and a picture; before there is traffic it says so."""
+    assert "no traffic" in terminal.admin("plan", "decode").err
+    for batch in (40, 40, 33):
+        terminal.infer("infer", "chain32", "--random", f"batch={batch}")
+    picture = tmp_path / "plan.png"
+    plan = terminal.admin("plan", "chain32", "--session-bytes", "1KiB", "--plot", str(picture), "--json").json
+    assert set(plan["ladder"]) == {"batch"}
+    assert {"batch": 33} in [entry["size"] for entry in plan["histogram"]]
+    assert [other["name"] for other in plan["alternatives"]] == ["best", "configured", "powers of two", "vLLM's default"]
+    assert plan["sessions_displaced"] == plan["alternatives"][0]["bytes"] / 1024
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "in the order of prewarming" in terminal.admin("plan", "chain32").out
+
+
 def test_graphs_prints_a_line_for_each(terminal: Terminal) -> None:
     """Model, bucket and state in a table that is not wrapped."""
     terminal.admin("warm", "chain32", "batch=1", "--force")
