@@ -99,6 +99,7 @@ models:
   - name: m
     factory: file:{MODULES}/variants.py
     variants: {{tone: [calm, loud, rude]}}
+    mode: full
     axes: {{batch: {{max: 4, buckets: [4]}}}}
 """
     async with running(device, text) as node:

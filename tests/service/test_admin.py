@@ -125,11 +125,12 @@ async def test_a_reload_that_fails_leaves_the_old_version_serving(tmp_path: File
 
 async def test_explain_predicts_what_then_happens() -> None:
     """From the first miss to the replay, each explanation names the path and reason of the request after it."""
-    async with running("cpu", BASE) as node:
+    gains = BASE.replace("affine.py", "drudge.py")
+    async with running("cpu", gains) as node:
         told = []
         for _ in range(6):
             explanation = node.admin.explain("affine", "", {"batch": 2}, {})
-            outcome = (await ask(node, "affine", {"input": torch.randn(2, 4)})).outcome
+            outcome = (await ask(node, "affine", {"x": torch.ones(2, 4)})).outcome
             assert (explanation.path, explanation.reason) == (outcome.path, outcome.reason)
             assert explanation.bucket == outcome.bucket
             told.append(str(explanation.reason or explanation.path))

@@ -84,7 +84,7 @@ def test_in_an_arena_a_few_more_buckets_below_the_top_are_cheap() -> None:
 
 def test_graphs_that_padding_makes_slower_than_eager_are_not_planned_for() -> None:
     """Padded from 1 to 400 a replay takes longer than eager: only the exact size is worth a graph."""
-    runs = {(("batch", 1),): 10, (("batch", 400),): 10}
+    runs: dict[Sizes, int] = {(("batch", 1),): 10, (("batch", 400),): 10}
     axes = (AxisSpec("batch", 400, (400,)),)
     plan = Planner(spec(*axes), SIGNATURE, costs(list(runs)), runs, 10.0).plan(10_000, 1, 0)
     assert plan.alternatives[0].saved_s_per_s == pytest.approx(0.009)
@@ -93,7 +93,7 @@ def test_graphs_that_padding_makes_slower_than_eager_are_not_planned_for() -> No
 
 def test_two_axes_are_covered_on_both() -> None:
     """A bucket serves only sizes that fit on every axis, whatever its volume."""
-    runs = {(("batch", 1), ("seq", 100)): 50, (("batch", 8), ("seq", 10)): 50}
+    runs: dict[Sizes, int] = {(("batch", 1), ("seq", 100)): 50, (("batch", 8), ("seq", 10)): 50}
     axes = (AxisSpec("batch", 16, (8, 16)), AxisSpec("seq", 128, (16, 128)))
     plan = Planner(spec(*axes), SIGNATURE, costs(list(runs)), runs, 10.0).plan(10_000, 4, 0)
     assert {graph.bucket.sizes for graph in plan.graphs} == set(runs)
