@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
@@ -21,12 +21,12 @@ from cachepolicy.costs import CostTable
 from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.reasons import FallbackReason, RefusalReason
 from service.errors import CaptureRefused, DeviceLost, NotYetProvable
-from service.measuring import SIZES, Standings
 from service.memory import Ledger
 from service.messages import BudgetChange
 from service.models.spec import Shape, Variant
 from service.progress import UNKNOWN, Progress, Stage
 from service.recorder import Graph, Recorder
+from service.review import Review
 
 if TYPE_CHECKING:
     from service.registry import ServedModel
@@ -78,7 +78,7 @@ class Capturer:
         self._lock = threading.Lock()  # for changes of the two tables above
         self._warmed_up: set[GraphKey] = set()  # buckets that ran eagerly before
         self._missed: dict[GraphKey, None] = {}  # since the last decision
-        self._standings = Standings()
+        self._review = Review(cache, recorder, costs)
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._woken = False
         self._decided_at = monotonic()
@@ -350,36 +350,9 @@ class Capturer:
         if self._missed and self._background and monotonic() - self._decided_at >= _RECONSIDER_S:
             self._follow_policy()
         self._charge_captures(monotonic())
-        self._judge_again()
-
-    def _judge_again(self) -> None:
-        """Measure one graph that serves, if it is time, and retire it where it keeps losing against eager."""
-        if not self._idle():
-            return
-        entry = self._standings.next(self._judgeable(), monotonic())
-        found = None if entry is None else self._served.get(entry.key.signature)
-        if entry is None or found is None:
-            return
-        graph, key = entry.payload, entry.key
-        assert isinstance(graph, Graph)
-        sizes = [] if entry.exact_only else self._recorder.replayed.shapes(key, SIZES)
-        try:
-            figures = self._recorder.measure(found[0].loaded, found[1], key, graph.recording, graph.padding, sizes)
-        except (CaptureRefused, NotYetProvable) as error:
-            log.info("%s could not be measured again: %s", key, error)
-            self._standings.postpone(entry, monotonic())
-            return
-        if self._standings.note(entry, figures, monotonic()):
-            log.warning("%s is retired, since eager is faster: %s", key, figures)
-            self._discard(entry, CaptureRefused(RefusalReason.UNPROFITABLE, str(figures)))
-
-    def _judgeable(self) -> Iterator[tuple[GraphEntry, bool]]:
-        """Resident graphs that have to pay, and whether what serving has measured of them looks slow."""
-        for entry in self.cache:
-            if not entry.pinned and isinstance(entry.payload, Graph) and not entry.payload.forced:
-                eager = self._costs.eager(entry.key.signature, entry.key.bucket)
-                replay = self._costs.replay(entry.key.signature, entry.key.bucket)
-                yield entry, eager is not None and replay is not None and replay > eager
+        if self._idle() and (lost := self._review.step(self._served)) is not None:
+            log.warning("%s is retired: %s", lost[0].key, lost[1])
+            self._discard(*lost)
 
     def _forget(self, signatures: list[Signature]) -> None:
         gone = [entry for signature in signatures for entry in self.cache.drop(signature)]
