@@ -24,8 +24,8 @@ class CaptureOnMiss:
         """Needs to know nothing."""
 
     def count(self, signature: Signature, fit: Bucket, served: Bucket | None, now: float, steps: int = 1) -> bool:
-        """Count misses per bucket."""
-        if served == fit:
+        """Count runs that no resident graph served."""
+        if served is not None:
             return False
         key = GraphKey(signature, fit)
         self._misses[key] = self._misses.get(key, 0) + steps
@@ -33,7 +33,7 @@ class CaptureOnMiss:
 
     def steps_until_due(self, signature: Signature, fit: Bucket, served: Bucket | None) -> int | None:
         """Misses left until the bucket is due."""
-        return None if served == fit else max(1, self._needed - self._misses.get(GraphKey(signature, fit), 0))
+        return None if served is not None else max(1, self._needed - self._misses.get(GraphKey(signature, fit), 0))
 
     def decide(self, cache: GraphCache, now: float) -> Sequence[Action]:
         """Capture what was missed often enough; room is made by the cache's own eviction policy."""

@@ -95,3 +95,9 @@ def default_sizes(maximum: int) -> tuple[int, ...]:
         sizes.append(size)
         size *= 2
     return (*sizes, maximum)
+
+
+def vllm_sizes(largest: int) -> tuple[int, ...]:
+    """Batch sizes that vLLM captures by default: 1, 2, 4, every eighth to 256, every sixteenth above."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+    return tuple(size for size in sizes if size <= largest)

@@ -7,7 +7,8 @@ A capture stalls the loop for its whole time. A row leaves after its last token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -23,7 +24,7 @@ class Request:
 
 
 class ClosedLoop:
-    """A source of runs for one model. `token_s` sums the seconds that each token waited for its step, `tokens` counts them."""
+    """A source of runs for one model; runs once. `token_s` sums the seconds that each token waited for its step, `tokens` counts them."""
 
     def __init__(self, requests: Sequence[Request], largest: int) -> None:
         """`largest` is the last size of the ladder: more rows than that wait."""
@@ -67,6 +68,14 @@ class ClosedLoop:
         self.token_s += len(self._leaving) * seconds
         return seconds > 0.0
 
+    def at_eager_speed(self, eager: Sequence[float]) -> list[Run]:
+        """The runs that come where every step is eager; `eager` in seconds, position i is size i + 1."""
+        found = []
+        for run in self.runs():
+            found.append(run)
+            self.spent(run.steps, run.steps * eager[run.size - 1])
+        return found
+
     @property
     def mean_token_s(self) -> float:
         """Seconds per token."""
@@ -78,3 +87,18 @@ class ClosedLoop:
         while self._next < len(self._requests) and self._requests[self._next].ready <= self._now and len(self._leaving) < self._largest:
             heappush(self._leaving, self._step + self._requests[self._next].tokens)
             self._next += 1
+
+
+def requests_of(runs: Iterable[Run]) -> list[Request]:
+    """Requests that would make recorded runs: a rise in rows is as many arrivals, a fall ends those that came first. One model's runs."""
+    found: list[Request] = []
+    live: deque[tuple[float, int]] = deque()  # arrival, steps done before it
+    steps = 0
+    for run in runs:
+        while len(live) > run.size:
+            came, before = live.popleft()
+            found.append(Request(came, max(1, steps - before)))
+        live.extend((run.time, steps) for _ in range(run.size - len(live)))
+        steps += run.steps
+    found += [Request(came, max(1, steps - before)) for came, before in live]
+    return found

@@ -105,6 +105,12 @@ class Demand:
         self.trust = 1.0 if any(self._profile) else 0.0
         self.highest = max((at for at, runs in enumerate(self._profile) if runs), default=-1)
 
+    def assume(self, rates: Sequence[float]) -> None:
+        """Take `rates` as known instead of forecasting them: for plans made in hindsight."""
+        self.rates = list(rates)
+        self.runs = [round(rate) for rate in rates]
+        self._sum()
+
     def forecast(self, now: float) -> None:
         """Fold in what was counted and set `rates`: expected runs per second, by position."""
         pending, self._pending = self._pending, {}

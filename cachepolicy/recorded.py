@@ -24,6 +24,10 @@ class ArenaShape:
     slope: float
     per_graph: float
 
+    def top_bytes(self, size: int) -> int:
+        """Bytes of an arena whose largest graph has `size` rows, its graphs' own aside."""
+        return ceil(self.base + self.slope * size) * MIB
+
     @classmethod
     def parse(cls, text: str) -> ArenaShape:
         """Read `BASE,SLOPE,PER_GRAPH`. Raises ValueError."""
@@ -34,13 +38,8 @@ class ArenaShape:
 def read_runs(path: Path) -> Iterator[Run]:
     """Rows `t_s,model,b,n` of a gzipped CSV file."""
     with gzip.open(path, "rt", newline="") as lines:
-        for time, model, size, steps in map(tuple, _rows(csv.reader(lines))):
-            yield Run(float(time), int(model), int(size), int(steps))
-
-
-def _rows(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    next(reader)
-    return reader
+        for row in csv.DictReader(lines):
+            yield Run(float(row["t_s"]), int(row["model"]), int(row["b"]), int(row["n"]))
 
 
 def read_prices(path: Path, capture_scale: float = 1.0, arena: ArenaShape | None = None) -> list[Prices]:
@@ -54,7 +53,7 @@ def read_prices(path: Path, capture_scale: float = 1.0, arena: ArenaShape | None
                 replay=[model["G_ms"][size] / 1e3 for size in sizes],
                 capture=[capture_scale * model["C_ms"][size] / 1e3 for size in sizes],
                 own=[int((arena.per_graph if arena else model["MB"][size]) * MIB) for size in sizes],
-                top=[ceil(arena.base + arena.slope * size) * MIB if arena else 0 for size in sizes],
+                top=[arena.top_bytes(size) if arena else 0 for size in sizes],
             )
         )
     return prices

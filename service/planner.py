@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cachepolicy.buckets import Bucket, default_sizes
+from cachepolicy.buckets import Bucket, default_sizes, vllm_sizes
 from cachepolicy.costs import CostTable, Prices
 from cachepolicy.demand import Demand, Outlook
 from cachepolicy.keys import Signature
@@ -85,9 +85,7 @@ class Planner:
             return self._greedy(budget, graphs)
         buckets = [size.bucket for size in self._traffic]
         demand = Demand(buckets, self._costs.prices(self._signature, buckets), Outlook(), 0.0)
-        for at, size in enumerate(self._traffic):
-            demand.count(at, None, self._runs[size.bucket.sizes])
-        demand.forecast(self._seconds)
+        demand.assume([size.rate for size in self._traffic])
         candidates = candidates_of(demand, (), _CANDIDATES)
         found = frontier(demand, 1.0, budget, [0.0] * len(buckets), candidates, graphs)[-1]
         return [buckets[at] for at in found.positions]
@@ -193,9 +191,3 @@ class Planner:
         if found is None:
             found = self._prices[bucket] = self._costs.prices(self._signature, [bucket])
         return found
-
-
-def vllm_sizes(largest: int) -> tuple[int, ...]:
-    """Batch sizes that vLLM captures by default: 1, 2, 4, every eighth to 256, every sixteenth above."""
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
-    return tuple(size for size in sizes if size <= largest)

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mode": ("graphs", "Switch graphs for a model or a variant."),
     "budget": ("graphs", "Resize the graph cache."),
     "plan": ("plan", "Say which buckets would be best for a model's traffic."),
+    "simulate": ("simulate", "Run the cache policy against recorded traffic, offline."),
     "doctor": ("doctor", "Say what keeps a model from being captured, or a graph from being faster."),
     "config": ("local", "Validate configuration files."),
     "version": ("local", "Print versions."),

@@ -1,8 +1,8 @@
-"""Pictures of plans. Needs matplotlib, which the command line does without otherwise: `pip install graphcache[plot]`."""
+"""Pictures of plans and simulations. Needs matplotlib, which the command line does without otherwise: `pip install graphcache[plot]`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,7 @@ from service.cli import printing
 
 def draw_plan(plan: Mapping[str, Any], file: Path) -> None:
     """Traffic by size with the chosen buckets, and what each graph adds, as a PNG."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
-    except ImportError:
-        raise click.ClickException("--plot needs matplotlib: pip install 'graphcache[plot]'") from None
-    figure = Figure(figsize=(10, 7), layout="constrained")
+    figure = _figure((10, 7))
     above, below = figure.subplots(2, 1)
     sizes = [printing.sizes(entry["size"]) for entry in plan["histogram"]]
     above.bar(range(len(sizes)), [entry["runs"] for entry in plan["histogram"]], color="tab:blue", label="runs of this size")
@@ -36,3 +32,24 @@ def draw_plan(plan: Mapping[str, Any], file: Path) -> None:
     below.set_ylabel("adds, ms/s")
     below.set_title("what each graph adds to those before it")
     figure.savefig(file, format="png")
+
+
+def draw_contest(results: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Net saving and time spent on captures by policy, as a PNG."""
+    figure = _figure((10, 5))
+    axes = figure.subplots()
+    names = [result["policy"] for result in results]
+    axes.bar(names, [result["net_s"] for result in results], color="tab:blue", label="net saving")
+    axes.plot(names, [result["capture_s"] for result in results], "o", color="tab:orange", label="spent on captures")
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set_ylabel("seconds")
+    axes.legend()
+    figure.savefig(file, format="png")
+
+
+def _figure(inches: tuple[float, float]) -> Any:  # noqa: ANN401 - matplotlib is optional
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+    except ImportError:
+        raise click.ClickException("--plot needs matplotlib: pip install 'graphcache[plot]'") from None
+    return Figure(figsize=inches, layout="constrained")

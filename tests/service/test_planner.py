@@ -6,12 +6,12 @@ from itertools import combinations
 
 import pytest
 
-from cachepolicy.buckets import Bucket
+from cachepolicy.buckets import Bucket, vllm_sizes
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import Signature
 from service.messages import Plan
 from service.models.spec import AxisSpec, InputSpec, ModelSpec
-from service.planner import Planner, vllm_sizes
+from service.planner import Planner
 from service.tensors import Datatype
 
 SIGNATURE = Signature("cpu", "program", "m:1@1")
