@@ -81,6 +81,7 @@ class Capturer:
         self._review = Review(cache, recorder, costs)
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._woken = False
+        self._closing = False
         self._decided_at = monotonic()
         self._thread = threading.Thread(target=self._run, args=(context,), name="capturer", daemon=True)
         self._thread.start()
@@ -178,8 +179,9 @@ class Capturer:
         return self._recorder.traffic.histogram(signature), monotonic() - self._since.get(signature, monotonic())
 
     def close(self) -> None:
-        """Stop after the job in hand and destroy all graphs."""
-        self._submit(lambda: self._forget(list(self._served))).result()
+        """Stop after the capture in hand, whatever else is queued, and destroy all graphs."""
+        self._closing = True
+        self._submit(lambda: self._forget(list(self._served)), last=True).result()
         self._jobs.put(None)
         self._thread.join()
 
@@ -201,10 +203,13 @@ class Capturer:
                 except Exception:
                     log.exception("the capturer goes on after an error")
 
-    def _submit(self, work: Callable[[], T]) -> Future[T]:
+    def _submit(self, work: Callable[[], T], *, last: bool = False) -> Future[T]:
         future: Future[T] = Future()
 
         def job() -> None:
+            if self._closing and not last:
+                future.cancel()
+                return
             try:
                 future.set_result(work())
             except BaseException as error:  # noqa: BLE001 - handed to the waiter whatever it is
@@ -215,6 +220,8 @@ class Capturer:
 
     def _follow_policy(self) -> None:
         self._woken = False
+        if self._closing:
+            return
         self._decided_at = now = monotonic()
         self._charge_captures(now)
         actions = self._admission.decide(self.cache, now)
@@ -227,7 +234,7 @@ class Capturer:
             return
         try:
             for action in actions:
-                if not self._carry_out(action):
+                if self._closing or not self._carry_out(action):
                     break
         except (CaptureRefused, NotYetProvable) as refusal:
             log.info("not captured: %s", refusal)

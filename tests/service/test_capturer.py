@@ -134,3 +134,13 @@ async def test_a_reply_is_never_late_for_want_of_a_decision() -> None:
             reasons.add(str(outcome.reason or outcome.path))
         assert reasons <= {"not_captured", "capture_pending", "replay"}
         await repeat(node, 16, "replay")
+
+
+async def test_closing_leaves_queued_captures_undone() -> None:
+    """A worker that is told to stop ends after the capture in hand; who waits for a queued one is told."""
+    async with running("cpu", sets=["cache.capture.background=false"]) as node:
+        waiting = [
+            node.capturer.warm(served(node, "encoder").key((), bucket), force=True) for bucket in served(node, "encoder").ladder.buckets()
+        ]
+    assert all(future.done() for future in waiting)
+    assert sum(future.cancelled() for future in waiting) > len(waiting) // 2
