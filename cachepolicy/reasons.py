@@ -182,3 +182,11 @@ class RefusalReason(_Reason):
         "The capture raised; the detail has the model's message.",
         "Run `graphcache doctor MODEL`.",
     )
+
+
+def hint_for(reason: FallbackReason, detail: str) -> str:
+    """What the reader can do: for a refusal, what its own reason says. A refusal's detail begins with that reason's name."""
+    if reason is FallbackReason.REFUSED:
+        name = detail.partition(":")[0]
+        return next((refusal.hint for refusal in RefusalReason if refusal == name), reason.hint)
+    return reason.hint

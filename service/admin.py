@@ -11,6 +11,7 @@ from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import Signature
+from cachepolicy.reasons import hint_for
 from service.capturer import Capturer
 from service.choices import Above
 from service.errors import BadInput, Conflict, NotSupported, Unavailable
@@ -148,7 +149,8 @@ class Admin:
             return Explanation(name, number, Path.REPLAY, None, "", bucket, bucket.padding_ratio(real), predicted, "", mode)
         fit = served.ladder.fit(shape)
         predicted = None if fit is None else self._costs.eager(signature, fit)
-        return Explanation(name, number, Path.EAGER, route.reason, route.detail, route.bucket, 0.0, predicted, route.reason.hint, mode)
+        hint = hint_for(route.reason, route.detail)
+        return Explanation(name, number, Path.EAGER, route.reason, route.detail, route.bucket, 0.0, predicted, hint, mode)
 
     async def warm(self, model: str, version: str, shape: Shape, parameters: Mapping[str, Parameter], force: bool) -> GraphInfo:
         """Capture the bucket that covers `shape`, and wait for it. Raises CaptureRefused, BadInput where no bucket covers it."""

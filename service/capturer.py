@@ -81,7 +81,7 @@ class Capturer:
         self._review = Review(cache, recorder, costs)
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._woken = False
-        self._closing = False
+        self._closing = threading.Event()
         self._decided_at = monotonic()
         self._thread = threading.Thread(target=self._run, args=(context,), name="capturer", daemon=True)
         self._thread.start()
@@ -180,7 +180,7 @@ class Capturer:
 
     def close(self) -> None:
         """Stop after the capture in hand, whatever else is queued, and destroy all graphs."""
-        self._closing = True
+        self._closing.set()
         self._submit(lambda: self._forget(list(self._served)), last=True).result()
         self._jobs.put(None)
         self._thread.join()
@@ -207,7 +207,7 @@ class Capturer:
         future: Future[T] = Future()
 
         def job() -> None:
-            if self._closing and not last:
+            if self._closing.is_set() and not last:
                 future.cancel()
                 return
             try:
@@ -220,7 +220,7 @@ class Capturer:
 
     def _follow_policy(self) -> None:
         self._woken = False
-        if self._closing:
+        if self._closing.is_set():
             return
         self._decided_at = now = monotonic()
         self._charge_captures(now)
@@ -234,7 +234,7 @@ class Capturer:
             return
         try:
             for action in actions:
-                if self._closing or not self._carry_out(action):
+                if self._closing.is_set() or not self._carry_out(action):
                     break
         except (CaptureRefused, NotYetProvable) as refusal:
             log.info("not captured: %s", refusal)

@@ -233,3 +233,13 @@ async def test_spans_are_named_by_the_path_and_carry_mode_and_reason() -> None:
     assert fallen.attributes is not None
     assert fallen.attributes["graphcache.fallback.reason"] == "disabled"
     assert (fallen.attributes["graphcache.mode"], fallen.attributes["graphcache.mode.origin"]) == ("none", "rpc")
+
+
+async def test_the_hint_of_a_refusal_is_its_own() -> None:
+    """An unprofitable graph is not sent to the doctor."""
+    async with running("cpu", BASE, ["cache.capture.min_gain=100%"]) as node:
+        with pytest.raises(CaptureRefused, match="unprofitable"):
+            await node.admin.warm("affine", "", {"batch": 2}, {}, force=False)
+        explanation = node.admin.explain("affine", "", {"batch": 2}, {})
+        assert explanation.detail.startswith("unprofitable")
+        assert "buckets nearer to the traffic" in explanation.hint
