@@ -327,7 +327,7 @@ class Capturer:
         return len(gone)
 
     def _rebuild(self, arenas: set[str]) -> bool:
-        """Drop arenas, then record their graphs again; requests run eagerly meanwhile (DESIGN, decision 3). Whether that was possible."""
+        """Drop arenas, then record their graphs again; requests run eagerly meanwhile (docs/design.md, 3). Whether that was possible."""
         members = [entry for entry in self.cache if entry.arena and entry.arena in arenas]
         if any(entry.pinned for entry in members):  # the arena would not empty
             return False

@@ -1,4 +1,4 @@
-"""One thread that owns the order of work on the device for as long as the worker lives (DESIGN, decision 2)."""
+"""One thread that owns the order of work on the device for as long as the worker lives (docs/design.md, 2)."""
 
 from __future__ import annotations
 

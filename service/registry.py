@@ -69,7 +69,7 @@ class ServedModel:
         return f"{self.spec.name}:{self.spec.version}"
 
     def merges(self, variant: Variant) -> bool:
-        """Whether rows of several requests may run in one batch: declared or proven to be independent (DESIGN, decision 6)."""
+        """Whether rows of several requests may run in one batch: declared or proven to be independent (docs/design.md, 6)."""
         return self._by_rows and (self.spec.rows is Rows.INDEPENDENT or self._proven.get(variant, False))
 
     def splits(self, variant: Variant) -> bool:

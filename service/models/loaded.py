@@ -37,7 +37,7 @@ ExampleInputs = Callable[[int, int], Mapping[str, torch.Tensor]]
 class LoadedModel:
     """One version of a model on the device.
 
-    `weights` names this very load ("encoder:1@3"); `program` is what costs may be shared under (DESIGN, decision 8).
+    `weights` names this very load ("encoder:1@3"); `program` is what costs may be shared under (docs/design.md, 8).
     `examples(batch, seed)` gives real values where the model's source has them.
     """
 
