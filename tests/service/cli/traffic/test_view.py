@@ -69,7 +69,7 @@ def test_without_a_terminal_a_line_comes_every_few_seconds() -> None:
 def test_on_a_terminal_the_table_is_live() -> None:
     """Paths, reasons and the time that has passed are drawn."""
     page = io.StringIO()
-    with View(Console(file=page, width=200, force_terminal=True), [tally()], 60) as view:
+    with View(Console(file=page, width=200, force_terminal=True, _environ={"TERM": "xterm"}), [tally()], 60) as view:
         view.update(30)
     drawn = page.getvalue()
     for part in ("30 of 60 s", "replay", "eager", "refused: sync 1"):
