@@ -14,7 +14,7 @@ from typing import Protocol
 from cachepolicy.buckets import Bucket, BucketLadder
 from cachepolicy.cache import GraphCache
 from cachepolicy.costs import CostTable
-from cachepolicy.demand import Demand, Outlook, neighbours
+from cachepolicy.demand import Demand, Outlook, chained, neighbours
 from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.planning import Holding, Plan
 from cachepolicy.reasons import RefusalReason
@@ -136,7 +136,7 @@ class _Known:
 
 
 class PaybackAdmission:
-    """Captures what pays for itself, evicting what saves less for its bytes (DESIGN, decision 3; docs/decisions/0020)."""
+    """Captures what pays for itself, evicting what saves less for its bytes (docs/design.md, 3; docs/decisions/0020)."""
 
     def __init__(self, costs: CostTable, patience: Patience = Patience(), outlook: Outlook | None = None) -> None:
         self._costs = costs
@@ -155,7 +155,7 @@ class PaybackAdmission:
             return False
         demand = known.holding.demand
         position = demand.position
-        return demand.count(position[fit], None if served is None else position.get(served), steps) >= known.due_at
+        return demand.count(position[fit], None if served is None else position.get(served), steps, now) >= known.due_at
 
     def steps_until_due(self, signature: Signature, fit: Bucket, served: Bucket | None) -> int | None:
         """See CaptureAdmission."""
@@ -169,7 +169,7 @@ class PaybackAdmission:
     def introduce(self, signature: Signature, ladder: BucketLadder, now: float, profile: Mapping[Bucket, float] | None = None) -> None:
         """See CaptureAdmission."""
         with self._lock:
-            buckets = tuple(ladder.buckets())
+            buckets = chained(ladder)
             demand = Demand(buckets, self._costs.prices(signature, buckets), self._outlook, now)
             if profile:
                 demand.expect(profile)
@@ -225,9 +225,11 @@ class PaybackAdmission:
             focuses = self._focuses(now)
             holdings = [known.holding for known in self._known.values()]
             horizon_s = max(self._horizon(known.holding.demand, now) for known in focuses)
-            plan = Plan(holdings, cache.used, cache.budget, horizon_s, self._patience.hysteresis)
+            for holding in holdings:
+                holding.horizon_s = horizon_s
+            plan = Plan(holdings, cache.used, cache.budget, self._patience.hysteresis)
             moved = [self._improve(plan, known, now) for known in focuses]
-            if not any(moved):
+            if not any(moved) and not self._lend(holdings, focuses[0], cache, now):
                 return ()
             self._cache_version = -1  # what is planned is not yet so
             return self._actions(now)
@@ -267,6 +269,19 @@ class PaybackAdmission:
         known.idle = 0 if moved else known.idle + 1
         self._set_due(known)
         return moved
+
+    def _lend(self, holdings: list[Holding], focus: _Known, cache: GraphCache, now: float) -> bool:
+        """Let a busy signature have the bytes of idle ones for a moment, where that pays for both captures."""
+        for holding in holdings:
+            holding.horizon_s = self._outlook.moment_s * holding.demand.activity(now)
+        plan = Plan(holdings, cache.used, cache.budget, self._patience.hysteresis, returning=True)
+        move = plan.best_move(focus.holding, partial(self._allowed, focus, now))
+        if move is None:
+            return False
+        plan.apply(move)
+        focus.idle = 0
+        self._set_due(focus)
+        return True
 
     def _mirror(self, cache: GraphCache) -> None:
         """Take over what is resident, where that changed."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, zip_longest
 from math import exp, log, sqrt
 
-from cachepolicy.buckets import Bucket
+from cachepolicy.buckets import Bucket, BucketLadder
 from cachepolicy.costs import Prices
 
 
@@ -21,29 +21,38 @@ from cachepolicy.costs import Prices
 class Outlook:
     """How the past is read. One setting for every model and device.
 
-    `memories` are pairs (seconds, weight): decaying averages that are mixed, so that a lasting change shows within a minute while a
-    passing one does not erase what an hour has shown. When `young` changes of size were seen, half of the forecast is still spread to
-    neighbouring sizes, over `reach` roots of the size: the number of requests under way varies like that, and few observations say
-    little about the largest.
+    Two decaying averages are mixed, a recent and a lasting one, so that what an hour has shown is not erased by a passing change; where
+    they show unlike sizes, traffic has changed, and the recent one counts. A profile counts as if it had been seen for an hour, as far as
+    traffic is like it. While little was seen, a share of the forecast is spread to neighbouring sizes, over some roots of the size: the
+    number of requests under way varies like that, and few observations say little about the largest.
     """
 
-    memories: tuple[float, float] = (100.0, 2000.0)
-    lasting: float = 0.7
-    disbelief: float = 3.0
-    profile_disbelief: float = 6.0
+    memories: tuple[float, float] = (100.0, 2000.0)  # seconds, recent and lasting
+    lasting: float = 0.7  # share of the lasting average where both show the same sizes
+    disbelief: float = 3.0  # power of the likeness that this share, …
+    profile_disbelief: float = 6.0  # … or the weight of a profile, is multiplied by
     profile_s: float = 3600.0
-    young: float = 600.0
-    repeat: float = 0.03
-    reach: float = 1.0
+    young: float = 600.0  # changes of size after which half of the forecast is still spread
+    repeat: float = 0.03  # a run of the same size again says as much as this many changes
+    reach: float = 1.0  # roots of the size
+    moment_s: float = 2.0  # how long a burst is taken to last
     smallest_age_s: float = 0.2
 
 
 class Demand:
-    """Counts and forecast of one signature over the buckets of a one-axis ladder, smallest first."""
+    """Counts and forecast of one signature over its ladder's buckets, in the order of `chained`.
+
+    Buckets that are equal in all axes but the first form a chain; a larger one of the same chain serves a smaller one's traffic. That a
+    bucket of another chain may cover it too is left out: then a graph saves less than is thought here.
+    """
 
     def __init__(self, buckets: Sequence[Bucket], prices: Prices, outlook: Outlook, now: float) -> None:
         self.buckets = tuple(buckets)
         self._volumes = [bucket.volume for bucket in self.buckets]
+        self._first = [0] * len(self.buckets)  # where the position's chain begins
+        for at in range(1, len(self.buckets)):
+            same = self.buckets[at].sizes[1:] == self.buckets[at - 1].sizes[1:]
+            self._first[at] = self._first[at - 1] if same else at
         self.position = {bucket: i for i, bucket in enumerate(self.buckets)}
         self._dense = len(self.buckets[0].sizes) == 1 and all(b - a == 1 for a, b in zip(self._volumes, self._volumes[1:], strict=False))
         self.outlook = outlook
@@ -56,6 +65,8 @@ class Demand:
         self.folded = now  # when the forecast was last made
         self._evidence = 0.0
         self._last = -1
+        self._moment = 0.0  # runs of the last moment, decaying
+        self._moment_at = now
         self._profile: list[float] = []
         self.trust: float = 0.0  # in the profile: from 1.0, as far as traffic is like it
         self.rates: list[float] = []
@@ -69,8 +80,10 @@ class Demand:
         best = self.possible[at]
         return best if served is None else min(best, max(0.0, self.prices.replay[served] - self.prices.replay[at]))
 
-    def count(self, at: int, served: int | None, steps: int) -> float:
+    def count(self, at: int, served: int | None, steps: int, now: float) -> float:
         """Note runs; returns the seconds lost since the last decision."""
+        self._moment = steps + self._moment * exp((self._moment_at - now) / self.outlook.moment_s)
+        self._moment_at = now
         self._pending[at] = self._pending.get(at, 0) + steps
         self._evidence += self.outlook.repeat * steps
         if at != self._last:
@@ -89,6 +102,11 @@ class Demand:
         self._rising = all(a <= b for a, b in pairwise(eager))
         # Below this position eager is faster than the replay at i (exact where eager times rise with size).
         self._floor = [bisect_right(eager, g, 0, i + 1) if self._rising else 0 for i, g in enumerate(replay)]
+
+    def activity(self, now: float) -> float:
+        """Runs of this moment against the forecast: 1.0 where they are as many, 0.0 while there are none."""
+        expected = self.outlook.moment_s * sum(self.rates)
+        return self._moment * exp((self._moment_at - now) / self.outlook.moment_s) / expected if expected > 0.0 else 0.0
 
     def age(self, now: float) -> float:
         """Seconds since counting began."""
@@ -179,7 +197,7 @@ class Demand:
     def served(self, below: int, at: int) -> float:
         """Seconds saved per second by the graph at `at` on sizes above position `below` (-1: all) that are faster replayed."""
         count = len(self.rates)
-        low, high = max(below + 1, self._floor[at]), min(at + 1, count)
+        low, high = max(below + 1, self._floor[at], self._first[at]), min(at + 1, count)
         if low >= high:
             return 0.0
         replay = self.prices.replay[at]
@@ -200,7 +218,12 @@ class Demand:
 
     def seen(self, below: int, at: int) -> float:
         """Runs ever counted, or promised, above position `below` up to `at`."""
-        return self._runs[at + 1] - self._runs[below + 1]
+        return self._runs[at + 1] - self._runs[max(below + 1, self._first[at])]
+
+
+def chained(ladder: BucketLadder) -> tuple[Bucket, ...]:
+    """A ladder's buckets, chain by chain, each with the first axis ascending."""
+    return tuple(sorted(ladder.buckets(), key=lambda bucket: tuple(size for _, size in (*bucket.sizes[1:], bucket.sizes[0]))))
 
 
 def likeness(one: Sequence[float], other: Sequence[float], power: float) -> float:

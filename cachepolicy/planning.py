@@ -39,6 +39,7 @@ class Holding:
     demand: Demand
     entries: dict[int, GraphEntry] = field(default_factory=dict)  # as they are, by ladder position
     resident: list[int] = field(default_factory=list)  # as planned, ascending
+    horizon_s: float = 0.0  # that its savings are counted over
     high: int = 0  # bytes of the arena, at its high-water mark
     rebuild: bool = False
     _units: list[Unit] | None = None
@@ -78,6 +79,7 @@ class Holding:
         high = max(self.high, *(prices.top[at] for at in kept)) if kept else self.high
         alone = len(planned) == 1
         all_movable = True
+        second, first = sorted([0, 0, *(prices.top[at] for at in planned)])[-2:]
         for index, at in enumerate(planned):
             if at in kept:
                 all_movable = False
@@ -90,13 +92,11 @@ class Holding:
             rate = demand.gain(below, at, above)
             once = 0.0 if at in self.entries else -prices.capture[at]
             yield Unit(self, (at,), prices.own[at] + (high if alone else 0), rate, once)
-            if high and above is None and not alone:
-                rest = max(prices.top[other] for other in planned if other != at)
-                if rest < high:
-                    again = sum(prices.capture[other] for other in self.entries if other in planned and other != at)
-                    yield Unit(self, (at,), prices.own[at] + high - rest, rate, once + again, rebuild=True)
+            if not alone and prices.top[at] == first and second < high:
+                again = sum(prices.capture[other] for other in self.entries if other in planned and other != at)
+                yield Unit(self, (at,), prices.own[at] + high - second, rate, once + again, rebuild=True)
         if high and not alone and planned:
-            slack = high - max(prices.top[at] for at in planned)
+            slack = high - first
             if slack > 0:
                 yield Unit(self, (), slack, 0.0, sum(prices.capture[at] for at in self.entries if at in planned), rebuild=True)
             if all_movable:
@@ -117,17 +117,18 @@ class Move:
 class Plan:
     """A set of graphs that is being improved. `used` are the bytes it takes."""
 
-    def __init__(self, holdings: Collection[Holding], used: int, budget: int, horizon_s: float, hysteresis: float) -> None:
+    def __init__(self, holdings: Collection[Holding], used: int, budget: int, hysteresis: float, *, returning: bool = False) -> None:
+        """`returning`: what goes will be captured again, which is charged to the move."""
         self._holdings = holdings
         self._used = used
         self._budget = budget
-        self._horizon = horizon_s
         self._hysteresis = hysteresis
+        self._returning = returning
 
     def best_move(self, focus: Holding, allowed: Callable[[int], bool]) -> Move | None:
         """The best single move for one signature that is worth its capture; None where there is none."""
         demand, resident = focus.demand, focus.resident
-        gain, capture, own_capture = demand.gain, demand.prices.capture, focus.entries
+        gain, capture, own_capture, horizon_s = demand.gain, demand.prices.capture, focus.entries, focus.horizon_s
         wanted: list[tuple[float, int]] = []
         index, below = 0, -1
         above = resident[0] if resident else None
@@ -136,7 +137,7 @@ class Plan:
                 index, below = index + 1, at
                 above = resident[index] if index < len(resident) else None
                 continue
-            worth = self._horizon * gain(below, at, above)
+            worth = horizon_s * gain(below, at, above)
             if worth > 0.0:
                 worth -= 0.0 if at in own_capture else capture[at]
                 if worth > 0.0 and demand.seen(below, at) > 1 and allowed(at):
@@ -187,13 +188,13 @@ class Plan:
         fixed = {at for at in focus.resident if not focus.movable(at)}
         best = focus.resident
         best_net = self._net(focus, best) + self._hysteresis * min(demand.prices.capture[at] for at in candidates)
-        for found in Pricing(demand, self._horizon, focus.capture_s, candidates).within(room):
+        for found in Pricing(demand, focus.horizon_s, focus.capture_s, candidates).within(room):
             if fixed.issubset(found) and (net := self._net(focus, found)) > best_net:
                 best, best_net = found, net
         if best is focus.resident:
             return False
         before = self._bytes(focus)
-        top = demand.prices.top[best[-1]]
+        top = max(demand.prices.top[at] for at in best)
         kept = any(at in focus.entries for at in best)
         focus.rebuild = focus.rebuild or (kept and top < focus.high)
         focus.resident, focus.high = best, top
@@ -204,8 +205,8 @@ class Plan:
     def _net(self, focus: Holding, planned: list[int]) -> float:
         """Seconds over the horizon, less the captures it takes."""
         prices = focus.demand.prices
-        net = self._horizon * focus.demand.saving(planned) - sum(focus.capture_s(at) for at in planned)
-        if planned and prices.top[planned[-1]] < focus.high:
+        net = focus.horizon_s * focus.demand.saving(planned) - sum(focus.capture_s(at) for at in planned)
+        if planned and max(prices.top[at] for at in planned) < focus.high:
             net -= sum(prices.capture[at] for at in planned if at in focus.entries)
         return net
 
@@ -229,8 +230,14 @@ class Plan:
                     best = Move(focus, at, tuple(victims), net)
         return best
 
+    def _once(self, unit: Unit) -> float:
+        if not self._returning:
+            return unit.once
+        holding = unit.holding
+        return unit.once + sum(holding.demand.prices.capture[at] for at in unit.positions if at in holding.entries)
+
     def _price(self, unit: Unit) -> float:
-        return self._horizon * unit.rate + unit.once
+        return unit.holding.horizon_s * unit.rate + self._once(unit)
 
     def _cheapest_one(self, units: list[Unit], need: int) -> list[Unit]:
         enough = [unit for unit in units if unit.frees >= need]
@@ -252,7 +259,7 @@ class Plan:
                 continue
             if len(unit.positions) == 1:
                 below, above = neighbours(remaining, unit.positions[0])
-                now = (self._horizon * holding.demand.gain(below, unit.positions[0], above) + unit.once) / unit.frees
+                now = (holding.horizon_s * holding.demand.gain(below, unit.positions[0], above) + self._once(unit)) / unit.frees
                 if now > density and waiting and now > waiting[0][0]:
                     heappush(waiting, (now, index, unit))
                     continue
@@ -275,17 +282,17 @@ class Plan:
         own: set[int] = set()
         others: dict[int, tuple[Holding, set[int]]] = {}
         for unit in victims:
-            loss += unit.once
+            loss += self._once(unit)
             if unit.holding is focus:
                 own.update(unit.positions)
             else:
                 others.setdefault(id(unit.holding), (unit.holding, set()))[1].update(unit.positions)
         for holding, gone in others.values():
-            loss += self._horizon * self._lost_rate(holding, list(holding.resident), gone)
+            loss += holding.horizon_s * self._lost_rate(holding, list(holding.resident), gone)
         if own:
             planned = list(focus.resident)
             insort(planned, at)
-            loss += self._horizon * self._lost_rate(focus, planned, own)
+            loss += focus.horizon_s * self._lost_rate(focus, planned, own)
         return loss
 
     @staticmethod
