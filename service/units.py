@@ -26,6 +26,8 @@ def parse_size(value: object) -> int:
     """Bytes of "64MiB", "1.5GiB", "100kB" or a plain number of bytes."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
+    if value == "0":  # the one number of bytes whose unit does not matter
+        return 0
     number, unit = _split(value)
     factor = _SIZE_UNITS.get(unit.upper())
     if factor is None:

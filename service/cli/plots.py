@@ -31,7 +31,7 @@ def draw_plan(plan: Mapping[str, Any], file: Path) -> None:
     below.set_xticks(range(len(buckets)), buckets, rotation=60, ha="right")
     below.set_ylabel("adds, ms/s")
     below.set_title("what each graph adds to those before it")
-    figure.savefig(file, format="png")
+    _save(figure, file)
 
 
 def draw_contest(results: Sequence[Mapping[str, Any]], file: Path) -> None:
@@ -44,7 +44,7 @@ def draw_contest(results: Sequence[Mapping[str, Any]], file: Path) -> None:
     axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set_ylabel("seconds")
     axes.legend()
-    figure.savefig(file, format="png")
+    _save(figure, file)
 
 
 def _figure(inches: tuple[float, float]) -> Any:  # noqa: ANN401 - matplotlib is optional
@@ -53,3 +53,10 @@ def _figure(inches: tuple[float, float]) -> Any:  # noqa: ANN401 - matplotlib is
     except ImportError:
         raise click.ClickException("--plot needs matplotlib: pip install 'graphcache[plot]'") from None
     return Figure(figsize=inches, layout="constrained")
+
+
+def _save(figure: Any, file: Path) -> None:
+    try:
+        figure.savefig(file, format="png")
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror or error}") from None

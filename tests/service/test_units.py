@@ -16,6 +16,7 @@ from service.units import Budget, parse_budget, parse_duration, parse_optional_d
         (parse_size, "7B", 7),
         (parse_size, 4096, 4096),
         (parse_size, 0, 0),
+        (parse_size, "0", 0),
         (parse_duration, "2ms", 0.002),
         (parse_duration, "250us", 0.00025),
         (parse_duration, "15s", 15.0),
