@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from service.cli import printing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_plan(plan: Mapping[str, Any], file: Path) -> None:
@@ -55,7 +58,7 @@ def _figure(inches: tuple[float, float]) -> Any:  # noqa: ANN401 - matplotlib is
     return Figure(figsize=inches, layout="constrained")
 
 
-def _save(figure: Any, file: Path) -> None:
+def _save(figure: Figure, file: Path) -> None:
     try:
         figure.savefig(file, format="png")
     except OSError as error:
