@@ -160,6 +160,7 @@ class GraphCache:
         with self._lock:
             if self.get(entry.key) is not None:
                 raise ValueError(f"already resident: {entry.key}")
+            arenas = dict(self._arenas)
             self._add(entry)
             victims: list[GraphEntry] = []
             for victim in self._policy.order([e for e in self if self._evictable(e) and e is not entry], now):
@@ -171,6 +172,7 @@ class GraphCache:
                 self._remove(entry)
                 for victim in victims:
                     self._add(victim)
+                self._arenas = arenas  # marks of arenas that were empty for a moment
                 raise DoesNotFit(f"{entry.key}: needs {entry.bytes + entry.arena_bytes} bytes, budget {self._budget}, used {self.used}")
             self._evictions += len(victims)
             entry.captured_at = entry.last_used = now

@@ -86,7 +86,7 @@ class Curve:
             return self._points[self._known[-1]]
         slope = (self._points[high] - self._points[low]) / (high - low)
         if where == len(self._known):
-            slope = max(0.0, slope)
+            return self._points[high] + max(0.0, slope) * (volume - high)
         return self._points[low] + slope * (volume - low)
 
 

@@ -189,7 +189,7 @@ class Plan:
         best = focus.resident
         best_net = self._net(focus, best) + self._hysteresis * min(demand.prices.capture[at] for at in candidates)
         for found in Pricing(demand, focus.horizon_s, focus.capture_s, candidates).within(room):
-            if fixed.issubset(found) and (net := self._net(focus, found)) > best_net:
+            if fixed.issubset(found) and self._repeats(focus, found) and (net := self._net(focus, found)) > best_net:
                 best, best_net = found, net
         if best is focus.resident:
             return False
@@ -201,6 +201,12 @@ class Plan:
         focus.stale()
         self._used += self._bytes(focus) - before
         return True
+
+    @staticmethod
+    def _repeats(focus: Holding, planned: list[int]) -> bool:
+        """Whether each new graph would have served more than one run: one-shot shapes are never captured."""
+        pairs = zip((-1, *planned), planned, strict=False)
+        return all(at in focus.entries or focus.demand.seen(below, at) > 1 for below, at in pairs)
 
     def _net(self, focus: Holding, planned: list[int]) -> float:
         """Seconds over the horizon, less the captures it takes."""
