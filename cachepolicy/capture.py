@@ -272,8 +272,6 @@ class PaybackAdmission:
 
     def _lend(self, holdings: list[Holding], focus: _Known, cache: GraphCache, now: float) -> bool:
         """Let a busy signature have the bytes of idle ones for a moment, where that pays for both captures."""
-        if focus.holding.demand.activity(now) <= 1.0:
-            return False
         for holding in holdings:
             holding.horizon_s = self._outlook.moment_s * holding.demand.activity(now)
         plan = Plan(holdings, cache.used, cache.budget, self._patience.hysteresis, returning=True)
@@ -291,8 +289,14 @@ class PaybackAdmission:
             return
         self._cache_version = cache.version
         for signature, known in self._known.items():
+            holding = known.holding
+            position = holding.demand.position
             entries = cache.resident(signature)
-            known.holding.mirror(entries, cache.arena_bytes(entries[0].arena) if entries else 0)
+            holding.entries = {position[entry.key.bucket]: entry for entry in entries if entry.key.bucket in position}
+            holding.resident = sorted(holding.entries)
+            holding.high = cache.arena_bytes(entries[0].arena) if entries else 0
+            holding.rebuild = False
+            holding.stale()
 
     def _refresh(self, signature: Signature, known: _Known, now: float) -> None:
         demand = known.holding.demand
