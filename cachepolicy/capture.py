@@ -106,13 +106,13 @@ class Patience:
 
     trust_s: float = 25.0
     lindy: float = 1.0
-    horizon_s: float = 600.0
+    horizon_s: float = 900.0
     min_gain: float = 0.05  # a replay has to be faster than the eager run of its own size by this share
     quantum: float = 0.05  # reconsider when this share of a capture's time was lost,
     backoff: float = 0.02  # more by this for each time that nothing was to be done,
-    slowest: float = 1.0  # up to this
+    slowest: float = 0.7  # up to this
     refusal_s: float = 600.0  # doubled for each refusal in a row
-    hysteresis: float = 1.0  # what takes another graph's place has to gain this many captures beyond its own
+    hysteresis: float = 1.5  # what takes another graph's place has to gain this many captures beyond its own
     moves: int = 24  # at most, in one decision
 
 
@@ -272,6 +272,8 @@ class PaybackAdmission:
 
     def _lend(self, holdings: list[Holding], focus: _Known, cache: GraphCache, now: float) -> bool:
         """Let a busy signature have the bytes of idle ones for a moment, where that pays for both captures."""
+        if focus.holding.demand.activity(now) <= 1.0:
+            return False
         for holding in holdings:
             holding.horizon_s = self._outlook.moment_s * holding.demand.activity(now)
         plan = Plan(holdings, cache.used, cache.budget, self._patience.hysteresis, returning=True)
@@ -289,14 +291,8 @@ class PaybackAdmission:
             return
         self._cache_version = cache.version
         for signature, known in self._known.items():
-            holding = known.holding
-            position = holding.demand.position
             entries = cache.resident(signature)
-            holding.entries = {position[entry.key.bucket]: entry for entry in entries if entry.key.bucket in position}
-            holding.resident = sorted(holding.entries)
-            holding.high = cache.arena_bytes(entries[0].arena) if entries else 0
-            holding.rebuild = False
-            holding.stale()
+            known.holding.mirror(entries, cache.arena_bytes(entries[0].arena) if entries else 0)
 
     def _refresh(self, signature: Signature, known: _Known, now: float) -> None:
         demand = known.holding.demand

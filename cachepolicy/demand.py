@@ -28,8 +28,8 @@ class Outlook:
     """
 
     memories: tuple[float, float] = (100.0, 2000.0)  # seconds, recent and lasting
-    lasting: float = 0.7  # share of the lasting average where both show the same sizes
-    disbelief: float = 3.0  # power of the likeness that this share, …
+    lasting: float = 0.8  # share of the lasting average where both show the same sizes
+    disbelief: float = 4.0  # power of the likeness that this share, …
     profile_disbelief: float = 6.0  # … or the weight of a profile, is multiplied by
     profile_s: float = 3600.0
     young: float = 600.0  # changes of size after which half of the forecast is still spread

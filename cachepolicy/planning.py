@@ -10,14 +10,16 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush, merge
+from itertools import count
+from math import inf
 
 from cachepolicy.cache import GraphEntry
 from cachepolicy.demand import Demand, neighbours
 from cachepolicy.ladder import Pricing, candidates_of
 
 _TRIED = 12  # candidates that need room made for them, best first
-_CONSIDERED = 24  # candidates of a whole new set
+_CONSIDERED = 20  # candidates of a whole new set
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,9 +45,28 @@ class Holding:
     high: int = 0  # bytes of the arena, at its high-water mark
     rebuild: bool = False
     _units: list[Unit] | None = None
+    _held: list[GraphEntry] = field(default_factory=list)
+    _planned: bool = False
+
+    def mirror(self, entries: list[GraphEntry], high: int) -> None:
+        """Take over what is resident now."""
+        if entries == self._held and high == self.high and not self._planned:
+            return
+        self._held, self._planned = entries, False
+        position = self.demand.position
+        self.entries = {position[entry.key.bucket]: entry for entry in entries if entry.key.bucket in position}
+        self.resident = sorted(self.entries)
+        self.high = high
+        self.rebuild = False
+        self.stale()
+
+    def changed(self) -> None:
+        """The plan for it changed."""
+        self._planned = True
+        self.stale()
 
     def stale(self) -> None:
-        """The forecast, the prices or the plan changed."""
+        """The forecast, the prices or the set changed."""
         self._units = None
 
     def added_bytes(self, at: int) -> int:
@@ -78,28 +99,24 @@ class Holding:
         prices, demand = self.demand.prices, self.demand
         high = max(self.high, *(prices.top[at] for at in kept)) if kept else self.high
         alone = len(planned) == 1
-        all_movable = True
+        free = all(self.movable(at) for at in planned)
         second, first = sorted([0, 0, *(prices.top[at] for at in planned)])[-2:]
         for index, at in enumerate(planned):
-            if at in kept:
-                all_movable = False
-                continue
-            if not self.movable(at):
-                all_movable = False
+            if at in kept or not self.movable(at):
                 continue
             below = planned[index - 1] if index else -1
             above = planned[index + 1] if index + 1 < len(planned) else None
             rate = demand.gain(below, at, above)
             once = 0.0 if at in self.entries else -prices.capture[at]
             yield Unit(self, (at,), prices.own[at] + (high if alone else 0), rate, once)
-            if not alone and prices.top[at] == first and second < high:
+            if free and not alone and prices.top[at] == first and second < high:
                 again = sum(prices.capture[other] for other in self.entries if other in planned and other != at)
                 yield Unit(self, (at,), prices.own[at] + high - second, rate, once + again, rebuild=True)
-        if high and not alone and planned:
+        if free and high and not alone and planned:
             slack = high - first
             if slack > 0:
                 yield Unit(self, (), slack, 0.0, sum(prices.capture[at] for at in self.entries if at in planned), rebuild=True)
-            if all_movable:
+            if not kept:
                 refund = sum(prices.capture[at] for at in planned if at not in self.entries)
                 yield Unit(self, tuple(planned), sum(prices.own[at] for at in planned) + high, demand.saving(planned), -refund)
 
@@ -114,6 +131,26 @@ class Move:
     net_s: float  # over the horizon
 
 
+_Offer = tuple[float, float, Unit]  # seconds lost per byte, seconds lost, what is given up
+
+
+def _density(offer: _Offer) -> float:
+    return offer[0]
+
+
+def _cheapest_one(own: list[_Offer], others: list[_Offer], need: int) -> list[Unit]:
+    """The single unit that frees enough at the least loss."""
+    found: Unit | None = None
+    least = inf
+    for offers in (own, others):
+        for density, price, unit in offers:
+            if density * need >= least:
+                break  # whatever follows and frees enough costs more
+            if unit.frees >= need and price < least:
+                found, least = unit, price
+    return [] if found is None else [found]
+
+
 class Plan:
     """A set of graphs that is being improved. `used` are the bytes it takes."""
 
@@ -124,6 +161,7 @@ class Plan:
         self._budget = budget
         self._hysteresis = hysteresis
         self._returning = returning
+        self._pool: tuple[Holding, list[_Offer]] | None = None
 
     def best_move(self, focus: Holding, allowed: Callable[[int], bool]) -> Move | None:
         """The best single move for one signature that is worth its capture; None where there is none."""
@@ -158,6 +196,7 @@ class Plan:
 
     def apply(self, move: Move) -> None:
         """Make the move part of the plan."""
+        self._pool = None
         for unit in move.victims:
             holding = unit.holding
             before = self._bytes(holding)
@@ -167,13 +206,13 @@ class Plan:
             if unit.rebuild or not holding.resident:
                 holding.rebuild = unit.rebuild and bool(holding.resident)
                 holding.high = max((holding.demand.prices.top[at] for at in holding.resident), default=0)
-            holding.stale()
+            holding.changed()
             self._used += self._bytes(holding) - before
         focus = move.holding
         self._used += focus.added_bytes(move.at)
         focus.high = max(focus.high, focus.demand.prices.top[move.at])
         insort(focus.resident, move.at)
-        focus.stale()
+        focus.changed()
 
     def reshape(self, focus: Holding, allowed: Callable[[int], bool]) -> bool:
         """Replace a signature's whole set where a better one takes no more than its own and the free bytes; whether that was done.
@@ -189,16 +228,19 @@ class Plan:
         best = focus.resident
         best_net = self._net(focus, best) + self._hysteresis * min(demand.prices.capture[at] for at in candidates)
         for found in Pricing(demand, focus.horizon_s, focus.capture_s, candidates).within(room):
+            if fixed and max(demand.prices.top[at] for at in found) < focus.high:
+                continue  # a rebuild would take all
             if fixed.issubset(found) and self._repeats(focus, found) and (net := self._net(focus, found)) > best_net:
                 best, best_net = found, net
         if best is focus.resident:
             return False
+        self._pool = None
         before = self._bytes(focus)
         top = max(demand.prices.top[at] for at in best)
         kept = any(at in focus.entries for at in best)
         focus.rebuild = focus.rebuild or (kept and top < focus.high)
         focus.resident, focus.high = best, top
-        focus.stale()
+        focus.changed()
         self._used += self._bytes(focus) - before
         return True
 
@@ -224,17 +266,27 @@ class Plan:
         need = self._used + focus.added_bytes(at) - self._budget
         if need <= 0:
             return Move(focus, at, (), worth)
-        units = focus.units_beside(at) if focus.resident else []
-        for holding in self._holdings:
-            if holding is not focus:
-                units += holding.units()
+        own = sorted(map(self._offer, focus.units_beside(at)), key=_density) if focus.resident else []
+        others = self._others(focus)
         best: Move | None = None
-        for victims in (self._cheapest_set(focus, at, units, need), self._cheapest_one(units, need)):
+        for victims in (self._cheapest_set(focus, at, own, others, need), _cheapest_one(own, others, need)):
             if victims:
                 net = worth - self._loss(focus, at, victims)
                 if best is None or net > best.net_s:
                     best = Move(focus, at, tuple(victims), net)
         return best
+
+    def _others(self, focus: Holding) -> list[_Offer]:
+        """What all other signatures could give up, least loss per byte first; worked out once between two changes."""
+        if self._pool is None or self._pool[0] is not focus:
+            offers = [self._offer(unit) for holding in self._holdings if holding is not focus for unit in holding.units()]
+            offers.sort(key=_density)
+            self._pool = focus, offers
+        return self._pool[1]
+
+    def _offer(self, unit: Unit) -> _Offer:
+        price = self._price(unit)
+        return price / unit.frees if unit.frees else inf, price, unit
 
     def _once(self, unit: Unit) -> float:
         if not self._returning:
@@ -245,37 +297,39 @@ class Plan:
     def _price(self, unit: Unit) -> float:
         return unit.holding.horizon_s * unit.rate + self._once(unit)
 
-    def _cheapest_one(self, units: list[Unit], need: int) -> list[Unit]:
-        enough = [unit for unit in units if unit.frees >= need]
-        return [min(enough, key=self._price)] if enough else []
-
-    def _cheapest_set(self, focus: Holding, at: int, units: list[Unit], need: int) -> list[Unit]:
+    def _cheapest_set(self, focus: Holding, at: int, own: list[_Offer], others: list[_Offer], need: int) -> list[Unit]:
         """Least loss per byte first, each loss as it is once the former are gone; what turned out not to be needed is kept after all."""
         left = {id(focus): sorted((*focus.resident, at))}
-        waiting = [(self._price(unit) / unit.frees, index, unit) for index, unit in enumerate(units) if unit.frees]
-        heapify(waiting)
+        dearer: list[tuple[float, int, Unit]] = []  # put off, at their loss by now
+        offered = merge(own, others, key=_density)
+        upcoming = next(offered, None)
+        ticket = count()
         chosen: list[Unit] = []
         rebuilt: set[int] = set()
         freed = 0
-        while waiting and freed < need:
-            density, index, unit = heappop(waiting)
+        while freed < need:
+            if dearer and (upcoming is None or dearer[0][0] <= upcoming[0]):
+                density, _, unit = heappop(dearer)
+            elif upcoming is not None and upcoming[2].frees:
+                density, _, unit = upcoming
+                upcoming = next(offered, None)
+            else:
+                return []
             holding = unit.holding
-            remaining = left.setdefault(id(holding), list(holding.resident))
+            remaining = left.setdefault(id(holding), holding.resident)
             if not set(unit.positions).issubset(remaining) or (unit.rebuild and id(holding) in rebuilt):
                 continue
-            if len(unit.positions) == 1:
+            if len(unit.positions) == 1 and remaining is not holding.resident:
                 below, above = neighbours(remaining, unit.positions[0])
                 now = (holding.horizon_s * holding.demand.gain(below, unit.positions[0], above) + self._once(unit)) / unit.frees
-                if now > density and waiting and now > waiting[0][0]:
-                    heappush(waiting, (now, index, unit))
+                if now > density:
+                    heappush(dearer, (now, next(ticket), unit))
                     continue
             if unit.rebuild:
                 rebuilt.add(id(holding))
             left[id(holding)] = [other for other in remaining if other not in unit.positions]
             chosen.append(unit)
             freed += unit.frees
-        if freed < need:
-            return []
         for unit in sorted(chosen, key=self._price, reverse=True):
             if freed - unit.frees >= need:
                 chosen.remove(unit)
