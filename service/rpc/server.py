@@ -77,6 +77,8 @@ def _server(limits: Limits) -> grpc.aio.Server:
             ("grpc.max_receive_message_length", limits.message),
             ("grpc.max_send_message_length", -1),  # else a reply a few bytes larger than its request would end a whole stream
             ("grpc.max_concurrent_streams", limits.streams),
+            # Else calls that are answered but not yet freed count too, and a client that keeps to the limit has streams refused.
+            ("grpc.http.overload_protection", 0),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # routers ping idle connections; who pings faster is cut off
         )

@@ -117,6 +117,18 @@ async def test_reflection_lists_the_services_of_each_port(asked: str) -> None:
         assert names == {"graphcache.v1.AdminService", reflection}
 
 
+async def test_more_calls_than_a_connection_may_have_wait_their_turn() -> None:
+    """Twelve clients of one channel, four streams at a time: each sends its next call the moment it has its answer; none is refused."""
+    async with listening(Limits(streams=4)) as node:
+
+        async def client() -> int:
+            for _ in range(150):
+                await node.replay.Replay(request())
+            return 150
+
+        assert sum(await asyncio.gather(*(client() for _ in range(12)))) == 12 * 150
+
+
 async def test_message_above_the_limit_is_refused_and_the_connection_lives() -> None:
     """Before the worker sees it."""
     async with listening(Limits(message=100_000)) as node:
