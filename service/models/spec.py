@@ -115,9 +115,16 @@ class ModelSpec:
         return tuple(tuple(zip(names, values, strict=True)) for values in product(*(values for _, values in self.variants)))
 
     def variant_of(self, parameters: Mapping[str, Parameter]) -> Variant:
-        """The variant that request parameters choose; a left-out choice takes the set's first value. Raises BadInput."""
+        """The variant that request parameters choose; a left-out choice takes the set's first value. Raises BadInput.
+
+        Where there are variants, a parameter that names none of their sets is an error: a misspelt one must not get the first value.
+        """
         if not self.variants:
             return ()
+        known = [name for name, _ in self.variants]
+        for name in parameters:
+            if name not in known:
+                raise BadInput("", f"parameter {name!r}: unknown; {self.name} takes {', '.join(known)}")
         chosen = []
         for name, values in self.variants:
             value = str(parameters.get(name, values[0]))

@@ -29,6 +29,9 @@ EXTENSIONS = ("model_configuration", "model_repository(index)", "statistics")
 _UNSUPPORTED = frozenset({"shared_memory_region", "classification"})
 _WANT_FINAL = "triton_enable_empty_final_response"
 _IS_FINAL = "triton_final_response"
+# Parameters of a request that are the protocol's own, not the model's: what its clients add to any request.
+_PROTOCOL = frozenset({"timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "binary_data_output", "headers"})
+_PROTOCOL_PREFIX = "triton_"
 
 _DATA_TYPES = {datatype: config_pb.DataType.Value(f"TYPE_{datatype}") for datatype in Datatype}
 
@@ -93,7 +96,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
             except Exception as error:  # noqa: BLE001 - goes to the client by the table of statuses
                 failed = pb.ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
                 return pb.ModelStreamInferResponse(error_message=status_of(error).message, infer_response=failed)
-            if plain.parameters.get(_WANT_FINAL) is True:
+            if _WANT_FINAL in request.parameters and request.parameters[_WANT_FINAL].bool_param:
                 response.parameters[_IS_FINAL].bool_param = True
             return pb.ModelStreamInferResponse(infer_response=response)
 
@@ -143,7 +146,7 @@ def infer_request(message: pb.ModelInferRequest, time_remaining: float | None) -
         model=message.model_name,
         inputs=_inputs(message),
         version=message.model_version,
-        parameters=parameters,
+        parameters={name: value for name, value in parameters.items() if not _is_protocol(name)},
         outputs=tuple([_output_name(output) for output in message.outputs]) if message.outputs else (),
         request_id=message.id,
         deadline=deadline_of(time_remaining, _timeout_us(parameters)),
@@ -215,6 +218,10 @@ def _output_name(output: pb.ModelInferRequest.InferRequestedOutputTensor) -> str
 def _refuse_unsupported(what: str, parameters: Mapping[str, pb.InferParameter]) -> None:
     for parameter in _UNSUPPORTED.intersection(parameters):
         raise BadInput("", f"{what}: parameter {parameter!r} is not supported")
+
+
+def _is_protocol(parameter: str) -> bool:
+    return parameter in _PROTOCOL or parameter.startswith(_PROTOCOL_PREFIX)
 
 
 def _timeout_us(parameters: dict[str, Parameter]) -> float | None:

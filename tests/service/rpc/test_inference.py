@@ -57,19 +57,21 @@ async def test_reply_has_values_id_and_how_it_was_served(node: Node) -> None:
 
 
 async def test_request_reaches_the_worker_whole(node: Node) -> None:
-    """Version, parameters, wanted outputs, id and deadline; parameters that nobody knows are kept, not refused."""
+    """Version, parameters, wanted outputs, id and deadline; parameters that are the protocol's own are not the model's."""
     asked = request(2, "abc")
     asked.model_version = "1"
     asked.outputs.add(name="scale")
     asked.parameters["adapter"].string_param = "legal"
     asked.parameters["priority"].uint64_param = 3
     asked.parameters["sequence_start"].bool_param = True
+    asked.parameters["triton_custom"].string_param = "x"
+    asked.parameters["adaptor"].string_param = "base"
     asked.parameters["timeout"].int64_param = 5_000_000
     before = monotonic()
     await node.inference.ModelInfer(asked, timeout=60)
     seen = node.worker.seen[0]
     assert (seen.model, seen.version, seen.request_id, seen.outputs) == ("echo", "1", "abc", ("scale",))
-    assert seen.parameters == {"adapter": "legal", "priority": 3, "sequence_start": True, "timeout": 5_000_000}
+    assert seen.parameters == {"adapter": "legal", "adaptor": "base"}
     assert seen.deadline is not None
     assert before + 4 < seen.deadline < before + 30
 
