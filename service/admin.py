@@ -200,6 +200,8 @@ class Admin:
         """Resize the cache; returns after what no longer fits was destroyed."""
         if budget < 0:
             raise BadInput("", f"the budget must not be negative, got {budget}")
+        if budget > (capacity := self._capturer.ledger.capacity):
+            raise BadInput("", f"the budget must not exceed the device's memory of {capacity} bytes, got {budget}")
         return await asyncio.wrap_future(self._capturer.resize(budget))
 
     def plan(

@@ -22,7 +22,7 @@ from service.documents import override, parse_yaml
 from service.errors import ConfigError
 from service.messages import GraphMode
 from service.tensors import Datatype
-from service.units import Budget, parse_budget, parse_duration, parse_optional_duration, parse_share, parse_size
+from service.units import Budget, parse_address, parse_budget, parse_duration, parse_optional_duration, parse_share, parse_size
 
 # Path of a key → the values that already say what the worker does, and are therefore accepted.
 NOT_BUILT: Mapping[str, tuple[object, ...]] = {
@@ -38,16 +38,12 @@ NOT_BUILT: Mapping[str, tuple[object, ...]] = {
     "telemetry.logs": ("text",),
 }
 
-_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(\d{1,5})")
 _DEVICE = re.compile(r"auto|cpu|cuda:\d+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def _address(value: str) -> str:
-    match = _ADDRESS.fullmatch(value)
-    if value and (match is None or int(match[1] or 0) > 65535):
-        raise ValueError(f"must be host:port or unix:/path, not {value!r}")
-    return value
+    return parse_address(value) if value else ""
 
 
 def _present(value: str) -> str:
@@ -73,6 +69,8 @@ def _buckets(value: object) -> object:
         return None
     if not isinstance(value, list) or not value or any(isinstance(size, bool) or not isinstance(size, int) for size in value):
         raise ValueError(f"must be auto or a list of sizes, not {value!r}")
+    if value != sorted(set(value)) or value[0] < 1:
+        raise ValueError(f"must be ascending sizes, not {value!r}")
     return tuple(value)
 
 

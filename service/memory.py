@@ -76,10 +76,14 @@ class Ledger:
         if arena:
             self._cache.measure(arena, self._backend.arena_bytes(arena))
 
+    @property
+    def capacity(self) -> int:
+        """Bytes of the whole device: more than any budget can mean."""
+        return self._backend.memory().total
+
     def lacks(self, size: int) -> int:
-        """How many bytes the device is short of, for an allocation of this size; 0 where it has enough or does not tell."""
-        memory = self._backend.memory()
-        return max(0, size - memory.available) if memory.total else 0
+        """How many bytes the device is short of, for an allocation of this size; 0 where it has enough."""
+        return max(0, size - self._backend.memory().available)
 
     def returns(self, entries: Collection[GraphEntry]) -> Returned:
         """What evicting these graphs would give back: of an arena nothing, unless they are all that live in it."""

@@ -26,7 +26,7 @@ from service.backends.opening import open_backend
 from service.capturer import Capturer
 from service.choices import ArenaScope
 from service.config import Config, ModelConfig, PrewarmEntry, WorkerConfig, parse_model
-from service.errors import CaptureRefused, DeviceLost, GraphcacheError
+from service.errors import CaptureRefused, ConfigError, DeviceLost, GraphcacheError
 from service.execution import Executor
 from service.lane import Lane
 from service.memory import Ledger
@@ -78,6 +78,8 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> int:
         async with _servers(config.worker, node) as addresses:
             for model in config.models:
                 await node.admin.load_config(model)
+            if not config.models:
+                log.warning("no models are configured: not ready until one is loaded through the admin port")
             announce(f"listening {addresses}")
             background = [asyncio.create_task(_prewarm(config, node)), asyncio.create_task(node.worker.audit_when_idle())]
             await stop.wait()
@@ -131,6 +133,7 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
     def told() -> None:
         if stop.is_set():
+            log.warning("told to stop a second time: leaving at once, with requests unanswered")
             os._exit(1)
         stop.set()
 
@@ -162,7 +165,7 @@ def assemble(config: Config) -> Node:
     lane = Lane(backend.lane, "lane")
     registry, costs, metrics, health = Registry(), CostTable(GUESSES), Metrics(), HealthState(SERVICES)
     costs.charge_captures(0.0)  # nothing runs yet
-    cache = GraphCache(config.cache.budget.resolve(backend.memory().total))
+    cache = GraphCache(_budget(config, backend))
 
     def load(model: ModelConfig, generation: int) -> LoadedModel:
         worker_config = config.worker
@@ -236,6 +239,14 @@ def assemble(config: Config) -> Node:
     admin = Admin(registry, router, cache, capturer, costs, lane, environment, load, parse_model)
     metrics.watch(lambda: admin.snapshot(worker.waiting, worker.running))
     return Node(worker, admin, capturer, lane, backend, health)
+
+
+def _budget(config: Config, backend: Backend) -> int:
+    total = backend.memory().total
+    budget = config.cache.budget.resolve(total)
+    if budget > total:
+        raise ConfigError(f"cache.budget: {budget} bytes are more than the device's memory of {total}")
+    return budget
 
 
 async def _prewarm(config: Config, node: Node) -> None:

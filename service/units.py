@@ -1,4 +1,4 @@
-"""Sizes, durations and shares as people write them. Every parser raises ValueError with a text that says what is accepted."""
+"""Sizes, durations, shares and addresses as people write them. Every parser raises ValueError with a text that says what is accepted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 _SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(\d{1,5})")
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+|%)")
 
 
@@ -69,6 +70,14 @@ def parse_budget(value: object) -> Budget:
         return Budget(bytes=parse_size(value))
     except ValueError:
         raise ValueError(f"must be a size such as 512MiB or a percentage such as 5%, not {value!r}") from None
+
+
+def parse_address(text: str) -> str:
+    """The same text, if it is an address that gRPC can listen on or call."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[1] or 0) > 65535:
+        raise ValueError(f"must be host:port or unix:/path, not {text!r}")
+    return text
 
 
 def _split(value: object) -> tuple[float, str]:

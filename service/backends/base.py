@@ -71,7 +71,7 @@ class CaptureTimings:
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """Bytes of the device, as the driver reports them; zeros on a CPU. `detail`: what the allocator holds and has given out."""
+    """Bytes of the device, as the driver reports them; of the host on a CPU. `detail`: what the allocator holds and has given out."""
 
     free: int = 0
     total: int = 0

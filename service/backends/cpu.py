@@ -15,6 +15,7 @@ from cachepolicy.reasons import RefusalReason
 from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding
 from service.backends.eager import split_outputs, stack_inputs
 from service.backends.environment import describe
+from service.backends.host_memory import host_memory
 from service.backends.lowering import Step, TorchScript, lower
 from service.backends.program import record_program
 from service.backends.staging import InputStaging, OutputStaging
@@ -90,7 +91,7 @@ class CpuBackend:
 
     def memory(self) -> DeviceMemory:
         """See Backend."""
-        return DeviceMemory()
+        return host_memory()
 
     def arena_bytes(self, arena: str) -> int:
         """See Backend."""

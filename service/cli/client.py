@@ -43,6 +43,10 @@ def failure(address: str, error: Status) -> CallFailed:
     details = error.details() or ""
     if error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in details:
         return CallFailed(f"no worker answers at {address}")
+    if error.code() is grpc.StatusCode.UNAVAILABLE and "DNS resolution failed" in details:
+        return CallFailed(f"{address}: no such host")
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in details:
+        return CallFailed(f"{address}: the request is larger than the worker's worker.limits.message: {details}")
     return CallFailed(f"{address}: {error.code().name}: {details}")
 
 

@@ -126,12 +126,13 @@ def mode(
     with admin_service(admin_address) as admin:
         state = words.mode(admin.SetGraphMode(request, timeout=CALL_TIMEOUT_S).mode)
     if as_json:
-        printing.print_json({"model": model, **state})
+        printing.print_json({"model": model, "variant": parameters, **state})
     else:
-        click.echo(f"{model}: mode {state['mode']}{f' for {for_s:g} s' if for_s else ''}")
+        variant = "".join(f" {name}={value}" for name, value in parameters.items())
+        click.echo(f"{model}{variant}: mode {state['mode']}{f' for {for_s:g} s' if for_s else ''}")
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})  # so that -5 is a wrong size, not an unknown option
 @click.argument("size", type=options.SIZE)
 @options.admin_address
 @options.as_json

@@ -17,7 +17,7 @@ from service.pb.graphcache.v1.replay_pb2 import DescribeModelRequest, ReplayRequ
 @click.command()
 @options.target
 @click.option("--random", "use_random", is_flag=True, help="Send random values of the sizes given as AXIS=SIZE.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random values.")
 @click.option("--npz", type=click.Path(path_type=Path), help="Send arrays from a file, by the inputs' names.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
 @click.option("--deadline", type=options.DURATION, metavar="DURATION", help="Give up after this time, e.g. 50ms.")

@@ -11,6 +11,9 @@ import click
 from service import __version__
 from service import config as configuration
 from service.cli import options, printing
+from service.errors import ConfigError
+from service.models.allowlist import check_sources
+from service.models.place import Place
 
 
 @click.group()
@@ -25,11 +28,23 @@ def config() -> None:
 def check(file: Path, sets: tuple[str, ...], as_json: bool) -> None:
     """Validate FILE without starting anything; exit code 2 where it is wrong."""
     loaded = configuration.load(file, sets)
+    _check_models(loaded)
     models = [f"{model.name}:{model.version}" for model in loaded.models]
     if as_json:
         printing.print_json({"file": str(file), "models": models})
     else:
-        click.echo(f"{file}: valid; models: {', '.join(models) or 'none'}")
+        click.echo(f"{file}: valid; models: {', '.join(models) or 'none: nothing is served until one is loaded through the admin port'}")
+
+
+def _check_models(loaded: configuration.Config) -> None:
+    problems = []
+    for index, model in enumerate(loaded.models):
+        try:
+            check_sources(model, loaded.worker.allowed_factories, loaded.base_dir, Place.of_model(model.name, index))
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 @click.command()

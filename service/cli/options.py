@@ -9,16 +9,27 @@ from typing import Any
 
 import click
 
-from service.units import parse_duration, parse_size
+from service.units import parse_address, parse_duration, parse_size
 
 Command = Callable[..., Any]
 
 DEFAULT_ADDRESS = "127.0.0.1:8001"
 DEFAULT_ADMIN_ADDRESS = "127.0.0.1:8002"
+MAX_DIGITS = 18  # of a size: what the protocol's 64 bits hold in any case
 
-address = click.option("--address", default=DEFAULT_ADDRESS, show_default=True, metavar="HOST:PORT", help="Where inference listens.")
+
+def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        return parse_address(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+address = click.option(
+    "--address", default=DEFAULT_ADDRESS, show_default=True, metavar="HOST:PORT", callback=_address, help="Where inference listens."
+)
 admin_address = click.option(
-    "--admin-address", default=DEFAULT_ADMIN_ADDRESS, show_default=True, metavar="HOST:PORT", help="Where admin listens."
+    "--admin-address", default=DEFAULT_ADMIN_ADDRESS, show_default=True, metavar="HOST:PORT", callback=_address, help="Where admin listens."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 sets = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Override a key of the configuration.")
@@ -40,8 +51,8 @@ def _pairs(what: str, values: Iterable[str]) -> dict[str, str]:
 def _sizes(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     sizes = {}
     for axis, text in _pairs("AXIS=SIZE", values).items():
-        if not text.isdecimal() or int(text) == 0:
-            raise click.UsageError(f"{axis}={text}: the size must be a positive whole number")
+        if not text.isdecimal() or len(text) > MAX_DIGITS or int(text) == 0:
+            raise click.UsageError(f"{axis}={text[:40]}: the size must be a positive whole number of at most {MAX_DIGITS} digits")
         sizes[axis] = int(text)
     return sizes
 

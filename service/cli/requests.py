@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from service.errors import ConfigError
 from service.pb.graphcache.v1.replay_pb2 import DescribeModelResponse, Tensor, TensorDescription
 from service.rpc import codec
 from service.tensors import Datatype, HostTensor
+
+MAX_MESSAGE = 2**31  # bytes: the limit of protobuf
 
 Array = npt.NDArray[np.generic]
 
@@ -40,6 +43,8 @@ def random_inputs(model: DescribeModelResponse, sizes: Mapping[str, int], rng: n
     inputs = {}
     for tensor in model.inputs:
         shape = shape_of(tensor, sizes)
+        if prod(shape) * Datatype(tensor.datatype).itemsize >= MAX_MESSAGE:
+            raise ConfigError(f"input {tensor.name!r}: {list(shape)} is more than a gRPC message can carry")
         if tensor.name in slots:
             count = int(np.prod(shape))
             if count > slots[tensor.name]:
@@ -80,6 +85,8 @@ def to_array(tensor: HostTensor) -> Array:
 def read_npz(path: Path, model: DescribeModelResponse) -> dict[str, HostTensor]:
     """Arrays by the inputs' names. Datatypes must be the declared ones, but BF16 is written as float32."""
     try:
+        if path.is_file() and not zipfile.is_zipfile(path):
+            raise ConfigError(f"{path}: is no .npz file")
         with np.load(path, allow_pickle=False) as arrays:
             found = dict(arrays)
     except (OSError, ValueError, zipfile.BadZipFile) as error:

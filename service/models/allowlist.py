@@ -1,21 +1,43 @@
-"""Which Python code a configuration or an admin call may name: `module:function`, `module:*` and `file:GLOB`."""
+"""Which Python code a configuration or an admin call may name: `module:function`, `module:*` and `file:GLOB`.
+
+Nothing here imports or reads what is named, so that a configuration can be checked without torch.
+"""
 
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from service.config import ModelConfig
 from service.models.place import Place
 
 FILE = "file:"
+_FUNCTION = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z]\w*)")
 
 
-def check_function(module: str, function: str, allowed: Sequence[str], place: Place) -> None:
-    """Raise ConfigError unless a pattern names the function, or all of its module. Nothing is imported before this."""
-    if not {f"{module}:{function}", f"{module}:*"} & set(allowed):
-        raise place.error(f"{module}:{function} is not in worker.allowed_factories ({', '.join(allowed) or 'empty'})")
+def check_sources(config: ModelConfig, allowed: Sequence[str], base_dir: Path, place: Place) -> None:
+    """Raise ConfigError where a model's factory is not allowed, or a file that it names is not there."""
+    if config.factory.startswith(FILE):
+        allowed_file(config.factory, allowed, base_dir, place.at("factory"))
+    elif config.factory:
+        allowed_function(config.factory, allowed, place.at("factory"))
+    for key, name in (("program", config.program), ("weights", config.weights), ("examples", config.examples)):
+        if name:
+            place.at(key).existing(base_dir / name)
+
+
+def allowed_function(factory: str, allowed: Sequence[str], place: Place) -> tuple[str, str]:
+    """Module and function of a `module:function` factory. Raises ConfigError unless a pattern names it, or all of its module."""
+    match = _FUNCTION.fullmatch(factory)
+    if match is None:
+        raise place.error(f"must be module:function or file:PATH.py, not {factory!r}")
+    module, function = match.groups()
+    if not {factory, f"{module}:*"} & set(allowed):
+        raise place.error(f"{factory} is not in worker.allowed_factories ({', '.join(allowed) or 'empty'})")
+    return module, function
 
 
 def allowed_file(factory: str, allowed: Sequence[str], base_dir: Path, place: Place) -> Path:

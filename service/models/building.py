@@ -263,8 +263,6 @@ def _axis(name: str, config: ModelConfig, inputs: Sequence[InputSpec], limit: in
     if sizes is None:
         sizes = default_sizes(maximum)
     else:
-        if list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
-            raise at.at("buckets").error(f"must be ascending sizes, not {list(sizes)}")
         if sizes[-1] > maximum:
             raise at.at("buckets").error(f"{sizes[-1]} is above the axis' maximum, {maximum}")
         if sizes[-1] < maximum:

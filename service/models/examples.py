@@ -17,8 +17,7 @@ from service.tensors import Datatype
 
 def examples_from_file(path: Path, declared: Mapping[str, InputConfig], batch_axis: str, place: Place) -> ExampleInputs:
     """Rows of an .npz file, an array for each input; BF16 is kept as float32 or as uint16 bits. Raises ConfigError."""
-    if not path.is_file():
-        raise place.error(f"{path.name}: no such file")
+    place.existing(path)
     with place.blamed(f"reading {path.name}"), np.load(path, allow_pickle=False) as arrays:
         tensors = {name: _tensor(arrays[name], declared.get(name, InputConfig())) for name in arrays.files}
     along = {name: d for name in tensors if (d := _batch_dimension(declared.get(name, InputConfig()), batch_axis)) is not None}

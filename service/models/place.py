@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from service.errors import ConfigError
 
@@ -27,6 +28,12 @@ class Place:
     def error(self, problem: str) -> ConfigError:
         """One line that says what is wrong here."""
         return ConfigError(f"{self.path}: {problem}")
+
+    def existing(self, path: Path) -> Path:
+        """The path of a file named here. Raises ConfigError where there is none."""
+        if not path.is_file():
+            raise self.error(f"{path.name}: no such file")
+        return path
 
     @contextmanager
     def blamed(self, doing: str) -> Iterator[None]:

@@ -53,8 +53,7 @@ class ByName(nn.Module):
 
 def open_program(path: Path, batch_axis: str, place: Place) -> Program:
     """Read an archive and its signature. Dynamic dimensions become axes: the first of an input is the batch. Raises ConfigError."""
-    if not path.is_file():
-        raise place.error(f"{path.name}: no such file")
+    place.existing(path)
     with place.blamed(f"reading {path.name}"):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]

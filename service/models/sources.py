@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,11 @@ import torch
 from torch import nn
 
 from service.config import ModelConfig
-from service.models.allowlist import FILE, allowed_file, check_function
+from service.models.allowlist import FILE, allowed_file, allowed_function
 from service.models.building import KnownInput
 from service.models.loaded import ExampleInputs
 from service.models.place import Place
 from service.models.program import open_program
-
-_FUNCTION = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +55,7 @@ def class_sources(module: nn.Module) -> frozenset[str]:
 
 
 def _function(config: ModelConfig, allowed: Sequence[str], at: Place) -> Source:
-    match = _FUNCTION.fullmatch(config.factory)
-    if match is None:
-        raise at.error(f"must be module:function or file:PATH.py, not {config.factory!r}")
-    module_name, name = match.groups()
-    check_function(module_name, name, allowed, at)
+    module_name, name = allowed_function(config.factory, allowed, at)
     with at.blamed(f"importing {module_name}"):
         module = importlib.import_module(module_name)
     factory = getattr(module, name, None)

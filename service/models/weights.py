@@ -13,8 +13,7 @@ from service.models.place import Place
 
 def load_weights(module: nn.Module, path: Path, place: Place) -> None:
     """Copy a file's tensors into the module's own storage. Raises ConfigError and changes nothing where they don't match."""
-    if not path.is_file():
-        raise place.error(f"{path.name}: no such file")
+    place.existing(path)
     with place.blamed(f"reading {path.name}"):
         found = load_file(path)
     wanted = module.state_dict()

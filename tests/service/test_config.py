@@ -129,6 +129,9 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path, text: str) -> None:
         ("models.0.inputs.tokens.shape=[0]", "models[0].inputs.tokens.shape[0]: must be at least 1, not 0"),
         ("models.0.axes.batch.buckets=some", "models[0].axes.batch.buckets: must be auto or a list of sizes, not 'some'"),
         ("models.0.axes.batch.buckets=[]", "models[0].axes.batch.buckets: must be auto or a list of sizes, not []"),
+        ("models.0.axes.batch.buckets=[4, 2]", "models[0].axes.batch.buckets: must be ascending sizes, not [4, 2]"),
+        ("models.0.axes.batch.buckets=[2, 2]", "models[0].axes.batch.buckets: must be ascending sizes, not [2, 2]"),
+        ("models.0.axes.batch.buckets=[0, 2]", "models[0].axes.batch.buckets: must be ascending sizes, not [0, 2]"),
         # words outside of their set
         ("models.0.rows=maybe", "models[0].rows: must be 'auto', 'independent' or 'dependent', not 'maybe'"),
         ("models.0.mode=piecewise", "models[0].mode: must be 'none', 'full' or 'auto', not 'piecewise'"),

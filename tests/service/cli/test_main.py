@@ -20,6 +20,12 @@ CLIENT_MODULES = sorted({module for module, _ in COMMANDS.values()} - {"serve", 
         (("infer", "m", "--random", "batch"), "'batch' is not AXIS=SIZE"),
         (("infer", "m", "--random", "batch=0"), "batch=0: the size must be a positive whole number"),
         (("infer", "m", "--random", "batch=1", "batch=2"), "'batch' is given twice"),
+        (("infer", "m", "--random", f"batch={10**18}"), "the size must be a positive whole number of at most 18 digits"),
+        (("explain", "m", f"batch={'9' * 5000}"), "the size must be a positive whole number of at most 18 digits"),
+        (("infer", "m", "--random", "--seed", "-5"), "Invalid value for '--seed': -5 is not in the range x>=0"),
+        (("infer", "m", "--random", "--address", "localhost"), "must be host:port or unix:/path, not 'localhost'"),
+        (("graphs", "--admin-address", "localhost:99999"), "must be host:port or unix:/path, not 'localhost:99999'"),
+        (("budget", "-5"), "must be a size such as 64MiB, not '-5'"),
         (("infer", "m", "--random", "--deadline", "soon"), "must be a duration such as 2ms, 15s or 10m, not 'soon'"),
         (("infer", "m", "--random", "--param", "adapter"), "'adapter' is not NAME=VALUE"),
         (("budget", "much"), "must be a size such as 64MiB, not 'much'"),
@@ -109,6 +115,49 @@ def test_config_check_accepts_a_good_file_and_names_each_flaw(alone: Terminal, t
     assert answer.code == 2
     assert "listne" in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_config_check_finds_what_needs_no_model_to_be_found(alone: Terminal, tmp_path: Path) -> None:
+    """Factories that are not allowed, and files that are not there: a line for each."""
+    file = tmp_path / "worker.yaml"
+    file.write_text(
+        """
+worker: {allowed_factories: ["service.models.demo:*", "file:models/*.py"]}
+models:
+  - {name: a, factory: "os:system"}
+  - {name: b, factory: "file:models/none.py"}
+  - {name: c, program: none.pt2}
+  - {name: d, factory: "service.models.demo:mlp", weights: none.safetensors}
+"""
+    )
+    answer = alone.run("config", "check", str(file))
+    assert answer.code == 2
+    assert answer.err.splitlines() == [
+        "graphcache: models[0] (a).factory: os:system is not in worker.allowed_factories (service.models.demo:*, file:models/*.py)",
+        "graphcache: models[1] (b).factory: file:models/none.py: no such file",
+        "graphcache: models[2] (c).program: none.pt2: no such file",
+        "graphcache: models[3] (d).weights: none.safetensors: no such file",
+    ]
+
+
+def test_config_check_says_when_nothing_would_be_served(alone: Terminal, tmp_path: Path) -> None:
+    """An empty file is valid, and hardly what its writer meant."""
+    file = tmp_path / "worker.yaml"
+    file.write_text("")
+    assert "models: none: nothing is served until one is loaded" in alone.run("config", "check", str(file)).out
+
+
+def test_a_host_that_does_not_exist_is_one_line(alone: Terminal) -> None:
+    """Without the resolver's own words."""
+    answer = alone.run("graphs", "--admin-address", "no.such.host.invalid:1")
+    assert (answer.code, answer.err) == (1, "graphcache: no.such.host.invalid:1: no such host\n")
+
+
+def test_a_budget_beyond_the_device_is_refused_at_start(alone: Terminal) -> None:
+    """It could never be true."""
+    answer = alone.run("serve", "--demo", "--set", "cache.budget=1000TiB", "--set", "worker.listen=127.0.0.1:0")
+    assert answer.code == 2
+    assert answer.err.startswith(f"graphcache: cache.budget: {1000 << 40} bytes are more than the device's memory of ")
 
 
 def test_version_names_what_it_stands_on(alone: Terminal) -> None:

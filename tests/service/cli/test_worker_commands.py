@@ -106,6 +106,9 @@ def test_a_mode_holds_until_it_is_changed_or_expires(terminal: Terminal) -> None
     assert state["until"] - state["since"] == pytest.approx(600, abs=1)
     assert terminal.infer("infer", "adapters", "--random", "batch=1", "--json").json["reason"] == "disabled"
     assert terminal.admin("mode", "adapters", "auto").out == "adapters: mode auto\n"
+    legal = ("mode", "adapters", "auto", "--param", "adapter=legal")
+    assert terminal.admin(*legal).out == "adapters adapter=legal: mode auto\n"
+    assert terminal.admin(*legal, "--json").json["variant"] == {"adapter": "legal"}
     assert terminal.infer("infer", "adapters", "--random", "batch=1", "--json").json["reason"] != "disabled"
     answer = terminal.admin("mode", "adapters", "piecewise")
     assert answer.code == 1
@@ -124,6 +127,30 @@ def test_a_variant_is_chosen_by_parameter(terminal: Terminal, tmp_path: Path) ->
     assert answer.code == 1
     assert "INVALID_ARGUMENT" in answer.err
     assert "poetry" in answer.err
+    answer = terminal.infer("infer", "adapters", "--random", "batch=1", "--param", "adaptor=legal")
+    assert answer.code == 1
+    assert "parameter 'adaptor': unknown; adapters takes adapter" in answer.err
+
+
+def test_files_that_hold_no_named_arrays_are_one_line(terminal: Terminal, tmp_path: Path) -> None:
+    """Neither a single array nor garbage."""
+    single, garbage = tmp_path / "single.npz", tmp_path / "garbage.npz"
+    with single.open("wb") as file:
+        np.save(file, np.zeros(3))
+    garbage.write_bytes(b"garbage")
+    for path in (single, garbage):
+        answer = terminal.infer("infer", "mlp", "--npz", str(path))
+        assert (answer.code, answer.err) == (2, f"graphcache: {path}: is no .npz file\n")
+
+
+def test_a_request_too_large_for_the_wire_is_one_line(terminal: Terminal) -> None:
+    """By the protocol's limit before anything is allocated, or by the worker's own."""
+    answer = terminal.infer("infer", "mlp", "--random", f"batch={10**17}")
+    assert answer.code == 2
+    assert answer.err.startswith("graphcache: input 'x': [100000000000000000, 256] is more than a gRPC message can carry")
+    answer = terminal.infer("infer", "mlp", "--random", "batch=70000")
+    assert answer.code == 1
+    assert "larger than the worker's worker.limits.message" in answer.err
 
 
 def test_a_deadline_that_has_passed_is_an_error(terminal: Terminal) -> None:
@@ -150,3 +177,6 @@ def test_a_budget_is_resized_live(terminal: Terminal) -> None:
     """The worker answers with the budget in force."""
     assert terminal.admin("budget", "300MiB", "--json").json["budget_bytes"] == 300 << 20
     assert terminal.admin("budget", "512MiB").out.startswith("budget 512 MiB, used ")
+    answer = terminal.admin("budget", "1000TiB")
+    assert answer.code == 1
+    assert "must not exceed the device's memory" in answer.err
