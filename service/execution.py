@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from cachepolicy.reasons import FallbackReason
 from service.backends.base import Backend, Batch, Outputs, Part
 from service.batcher import PartResult, Ticket
 from service.capturer import Capturer
-from service.errors import DeviceLost, ModelRaised, Unavailable
+from service.errors import DeviceLost, ModelRaised, OutOfDeviceMemory, Unavailable
 from service.messages import Outcome, Path
 from service.models.spec import Variant
 from service.recorder import Graph
@@ -57,7 +58,7 @@ class Executor:
         self._audit = audit
 
     def execute(self, served: ServedModel, variant: Variant, tickets: Sequence[Ticket]) -> Execution:
-        """Serve a batch. Raises DeviceLost, OutOfDeviceMemory; what a part's own model code raises is that part's answer."""
+        """Serve a batch. Raises DeviceLost; what a part's own model code raises, or a lack of memory, is that part's answer."""
         started = monotonic()
         parts = [ticket.part for ticket in tickets]
         batch = Batch.of(parts, served.spec.batch_axis)
@@ -88,6 +89,10 @@ class Executor:
                     self._capturer.discard(decided.entry)  # eager had no trouble with the same values: the graph is at fault
 
         return Execution(results, settle)
+
+    def make_room(self) -> Future[int]:
+        """Evict every graph that may go, for a step that found no device memory; graphs come back as traffic earns them."""
+        return self._capturer.evict([entry.key for entry in self._cache])
 
     def _replay(self, entry: GraphEntry, batch: Batch) -> Sequence[Outputs] | Eager:
         graph, key = entry.payload, entry.key
@@ -127,6 +132,8 @@ class Executor:
                 found: Sequence[Outputs | Exception] = self._run_eager(served, variant, [parts[i] for i in indices])
             except ModelRaised as error:
                 found = [error] if len(indices) == 1 else [self._one_eager(served, variant, parts[i]) for i in indices]
+            except OutOfDeviceMemory as error:
+                found = [error] * len(indices)
             for index, answer in zip(indices, found, strict=True):
                 answers[index] = answer
         return answers
@@ -134,7 +141,7 @@ class Executor:
     def _one_eager(self, served: ServedModel, variant: Variant, part: Part) -> Outputs | Exception:
         try:
             return self._run_eager(served, variant, [part])[0]
-        except ModelRaised as error:
+        except (ModelRaised, OutOfDeviceMemory) as error:
             return error
 
     def _run_eager(self, served: ServedModel, variant: Variant, parts: Sequence[Part]) -> list[Outputs]:

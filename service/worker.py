@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from service.backends.base import Part
 from service.batcher import Batcher, PartResult, Ticket
-from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, Overloaded, Unavailable
+from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, OutOfDeviceMemory, Overloaded, Unavailable
 from service.execution import Answer, Executor
 from service.lane import Lane
 from service.messages import InferReply, InferRequest, ModelStats, ModelStatus
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # these load torch, which the worker itself has no use for
 log = logging.getLogger(__name__)
 
 AUDIT_PAUSE_S = 0.05
+RETRY_AFTER_S = 0.1  # told to clients that find the queue full
 
 
 class Worker:
@@ -197,10 +198,11 @@ class Worker:
     def _admit(self, nbytes: int) -> None:
         if self._waiting >= self._max_waiting:
             self.metrics.rejected("waiting")
-            raise Overloaded(f"{self._waiting} requests are waiting, the limit is {self._max_waiting}")
+            raise Overloaded(f"{self._waiting} requests are waiting, the limit is {self._max_waiting}", RETRY_AFTER_S)
         if self._waiting_bytes + nbytes > self._max_waiting_bytes:
             self.metrics.rejected("waiting_bytes")
-            raise Overloaded(f"waiting requests hold {self._waiting_bytes} bytes, the limit is {self._max_waiting_bytes}")
+            problem = f"waiting requests hold {self._waiting_bytes} bytes, the limit is {self._max_waiting_bytes}"
+            raise Overloaded(problem, RETRY_AFTER_S)
         self._waiting += 1
         self._waiting_bytes += nbytes
 
@@ -223,6 +225,16 @@ class Worker:
     # -- one batch
 
     async def _run_batch(self, served: ServedModel, variant: Variant, tickets: Sequence[Ticket]) -> None:
+        self._answer(tickets, await self._on_lane(served, variant, tickets))
+        starved = [ticket for ticket in tickets if not ticket.future.done()]
+        if starved:
+            log.warning("no device memory for %s: graphs are evicted and the step is tried once more", served.id)
+            await asyncio.wait([asyncio.wrap_future(self._executor.make_room())])
+            starved = [ticket for ticket in starved if not ticket.future.done()]  # some may have been cancelled meanwhile
+        if starved:
+            self._answer(starved, await self._on_lane(served, variant, starved), last=True)
+
+    async def _on_lane(self, served: ServedModel, variant: Variant, tickets: Sequence[Ticket]) -> Sequence[Answer]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Sequence[Answer]] = loop.create_future()
 
@@ -238,15 +250,20 @@ class Worker:
                 execution.settle()
 
         self._lane.post(work)
-        for ticket, result in zip(tickets, await done, strict=True):
+        return await done
+
+    def _answer(self, tickets: Sequence[Ticket], answers: Sequence[Answer], *, last: bool = False) -> None:
+        """Hand answers over. Who found no memory waits for the last try; not where a failed step may have written to state before."""
+        for ticket, answer in zip(tickets, answers, strict=True):
             if ticket.future.done():
                 continue
-            if isinstance(result, PartResult):
-                ticket.future.set_result(result)
-            else:
-                if isinstance(result, DeviceLost):
-                    self.lose_device(result)
-                ticket.future.set_exception(result)
+            if isinstance(answer, PartResult):
+                ticket.future.set_result(answer)
+                continue
+            if isinstance(answer, DeviceLost):
+                self.lose_device(answer)
+            if last or ticket.served.spec.state or not isinstance(answer, OutOfDeviceMemory):
+                ticket.future.set_exception(answer)
 
 
 def _slots(spec: ModelSpec, part: Part) -> frozenset[tuple[str, int]]:

@@ -117,7 +117,7 @@ class CpuBackend:
         try:
             outputs = model.forward(inputs, variant)
         except Exception as error:
-            if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+            if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
                 raise OutOfDeviceMemory(str(error)) from error
             raise ModelRaised(error) from error
         return split_outputs(model, batch, outputs)

@@ -30,6 +30,7 @@ from service.errors import (
 log = logging.getLogger(__name__)
 
 PUSHBACK = "grpc-retry-pushback-ms"
+MEMORY_RETRY_MS = 1000  # memory that was given out comes back when other steps end, which is soon or never
 MAX_MESSAGE = 1000  # characters: a status travels in a header, and clients drop calls with headers above 8 KiB
 
 # The first that fits, so a subclass may stand before its base.
@@ -101,6 +102,8 @@ def answers_errors(
 
 
 def _retry_after_ms(error: Exception) -> int | None:
+    if isinstance(error, OutOfDeviceMemory):
+        return MEMORY_RETRY_MS
     if not isinstance(error, Overloaded) or error.retry_after_s is None:
         return None
     return math.ceil(error.retry_after_s * 1000) if error.retry_after_s >= 0 else -1

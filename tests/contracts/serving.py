@@ -11,6 +11,7 @@ import torch
 
 from cachepolicy.cache import GraphEntry
 from service.backends.base import Batch, Outputs, Padding
+from service.errors import OutOfDeviceMemory
 from service.messages import GraphMode, Path
 from service.recorder import Graph
 from service.tensors import HostTensor
@@ -89,6 +90,28 @@ async def test_variants_interleaved_never_mix(device: str) -> None:
 
         await asyncio.gather(*(client(seed) for seed in range(50)))
         assert paths[Path.REPLAY] == 10_000
+
+
+async def test_a_step_that_finds_no_memory_gets_that_of_the_graphs(device: str) -> None:
+    """Graphs are evicted and the step runs once more; one that fails again is refused, and the worker goes on."""
+    text = f"""
+worker: {{allowed_factories: ["file:{MODULES}/*.py", "service.models.demo:*"]}}
+models:
+  - {{name: hungry, factory: "file:{MODULES}/hungry.py", rows: independent}}
+  - {{name: mlp, factory: "service.models.demo:mlp", inputs: {{x: {{datatype: FP32, shape: [batch, 256]}}}}}}
+"""
+    async with running(device, text, ["cache.capture.background=false"]) as node:
+        for batch in (1, 4):
+            await node.admin.warm("mlp", "", {"batch": batch}, {}, force=True)
+        node.admin.pin("mlp", "", {"batch": 1}, {}, pinned=True)
+        x = torch.full((2, 4), 101.0)
+        reply = await ask(node, "hungry", {"x": x})
+        close(value(*reply.outputs.values()), x * 2)
+        assert [graph.bucket.as_dict() for graph in node.admin.graphs("mlp") if graph.state == "serving"] == [{"batch": 1}]
+        with pytest.raises(OutOfDeviceMemory, match="tried to allocate"):
+            await ask(node, "hungry", {"x": torch.full((1, 4), 102.0)})
+        close(value(*(await ask(node, "hungry", {"x": torch.ones(1, 4)})).outputs.values()), torch.full((1, 4), 2.0))
+        assert (await ask(node, "mlp", {"x": torch.zeros(1, 256)})).outcome.path is Path.REPLAY
 
 
 async def test_a_refused_variant_leaves_the_others_replaying(device: str) -> None:

@@ -70,6 +70,7 @@ def test_retry_pushback_is_in_milliseconds(retry_after_s: float, trailer: str) -
 def test_no_pushback_where_the_time_is_unknown() -> None:
     """Clients then use their own backoff."""
     assert status_of(errors.Overloaded("full")).trailers == ()
+    assert status_of(errors.OutOfDeviceMemory("full")).trailers == ((PUSHBACK, "1000"),)
 
 
 def test_a_long_message_is_cut_to_fit_a_header() -> None:
