@@ -30,7 +30,7 @@ from service.backends.base import Batch, Part
 from service.backends.cpu import CpuRecording
 from service.backends.cuda import CudaRecording
 from service.backends.opening import open_backend
-from service.lane import Lane
+from service.lane import LaneThread
 from service.models import demo
 from service.models.loaded import LoadedModel
 from service.models.spec import AxisSpec, InputSpec, ModelSpec, OutputSpec, StateSpec
@@ -131,7 +131,7 @@ def main() -> None:
     options = parser.parse_args()
     backend = open_backend(options.device)
     device = torch.device(backend.device)
-    lane, capturer = Lane(backend.lane, "lane"), Lane(backend.capturer, "capturer")
+    lane, capturer = LaneThread(backend.lane, "lane"), LaneThread(backend.capturer, "capturer")
     models = [
         (dense("chain32", demo.chain32(), 1024, Datatype.FP32, device), 1),
         (dense("mlp", demo.mlp(), 256, Datatype.FP32, device), 1),

@@ -80,11 +80,12 @@ class Admin:
         return ModelStatus(config.name, config.version, ModelState.READY, "", served.spec)
 
     async def unload(self, model: str, version: str = "") -> None:
-        """Take a model down: new requests are NOT_FOUND, those accepted before are answered, then its graphs are destroyed."""
+        """Take a model down: it takes no more requests, those accepted before are answered, then its graphs are destroyed."""
         async with self._changes:
             served = self._registry.get(model, version)
-            self._registry.remove(served)
+            self._registry.withdraw(served)
             await asyncio.to_thread(self._settle, [served.signature(variant) for variant in served.spec.all_variants()])
+            self._registry.forget(served)
 
     async def reload(self, model: str, version: str = "", weights: str = "") -> ModelStatus:
         """Load a model's weights anew (from another file where `weights` names one) and swap them in.

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +19,9 @@ from cachepolicy.capture import Action, Capture, CaptureAdmission, Evict, Rebuil
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.reasons import FallbackReason, RefusalReason
-from service.errors import CaptureRefused, DeviceLost, NotYetProvable
+from service.errors import CaptureRefused, Conflict, DeviceLost, NotYetProvable
+from service.jobs import Job, Jobs, Turn
+from service.lane import BackgroundLane
 from service.memory import Ledger
 from service.messages import BudgetChange
 from service.models.spec import Shape, Variant
@@ -38,6 +39,7 @@ T = TypeVar("T")
 _PAUSE_S = 0.05  # between two decisions: where captures cost next to nothing, every run would make one due
 _RECONSIDER_S = 2.0  # costs change and refusals age also where no loss makes a decision due
 _WINDOW_S = 5.0  # over which the lane's load is taken
+_SUPERSEDED = "the model was unloaded or reloaded meanwhile, or its graph evicted"
 _TICK_S = 0.25  # how often a thread without a job looks whether something serves that should be judged again
 
 
@@ -54,12 +56,12 @@ class Capturer:
         costs: CostTable,
         metrics: Metrics,
         idle: Callable[[], bool],
-        busy_s: Callable[[], float],
+        lane: BackgroundLane,
         *,
         background: bool,
         shadow: bool,
     ) -> None:
-        """`context` is entered by the thread; `idle` tells whether no request waits or runs, `busy_s` how long the lane has worked."""
+        """`context` is entered by the thread; `idle` tells whether no request waits or runs."""
         self.cache = cache
         self.ledger = ledger
         self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
@@ -69,8 +71,8 @@ class Capturer:
         self._costs = costs
         self._metrics = metrics
         self._idle = idle
-        self._busy_s = busy_s
-        self._window = (monotonic(), busy_s())
+        self._lane = lane
+        self._window = (monotonic(), lane.busy_s)
         self._background = background
         self._shadow = shadow
         self._served: dict[Signature, tuple[ServedModel, Variant]] = {}
@@ -79,7 +81,9 @@ class Capturer:
         self._warmed_up: set[GraphKey] = set()  # buckets that ran eagerly before
         self._missed: dict[GraphKey, None] = {}  # since the last decision
         self._review = Review(cache, recorder, costs)
-        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._jobs = Jobs()
+        self._still_wanted: Callable[[], bool] = lambda: True  # the capture or measurement in hand
+        lane.between = self._make_way
         self._woken = False
         self._closing = threading.Event()
         self._decided_at = monotonic()
@@ -114,7 +118,7 @@ class Capturer:
         due = self._admission.count(key.signature, key.bucket, None if serving is None else serving.bucket, now)
         if due and self._background and not self._woken and now - self._decided_at >= _PAUSE_S:
             self._woken = True
-            self._jobs.put(self._follow_policy)
+            self._jobs.put(self._follow_policy, Turn.POLICY)
 
     def observe_eager(self, key: GraphKey, seconds: float) -> None:
         """An eager run was timed. A bucket's first one tells nothing: it builds what all later ones find."""
@@ -146,10 +150,10 @@ class Capturer:
         progress = self._progress.get(key)
         if self.cache.get(key) is None and (progress is None or progress.stage in (Stage.EVICTED, Stage.SHADOW) or force):
             self._progress.note(key, Progress(Stage.PENDING))
-        return self._submit(partial(self._warm, key, force))
+        return self._submit(partial(self._warm, key, force), Turn.ASKED)
 
     def forget(self, signatures: list[Signature]) -> None:
-        """Destroy all graphs of these signatures and all memory of them; returns when that is done.
+        """Destroy all graphs of these signatures and all memory of them, and give up the one in the making; returns when that is done.
 
         The caller has made sure that no batch of theirs will run any more.
         """
@@ -168,7 +172,7 @@ class Capturer:
 
     def discard(self, entry: GraphEntry, refusal: CaptureRefused | None = None) -> None:
         """A replay failed, or was found wrong: take its graph out of service, and refuse it where it was wrong. Does not wait."""
-        self._jobs.put(partial(self._discard, entry, refusal))
+        self._jobs.put(partial(self._discard, entry, refusal), Turn.AT_ONCE)
 
     def progress(self) -> dict[GraphKey, Progress]:
         """All keys that are not resident but known."""
@@ -179,10 +183,10 @@ class Capturer:
         return self._recorder.traffic.histogram(signature), monotonic() - self._since.get(signature, monotonic())
 
     def close(self) -> None:
-        """Stop after the capture in hand, whatever else is queued, and destroy all graphs."""
+        """Give up the capture in hand and whatever else is queued, and destroy all graphs."""
         self._closing.set()
         self._submit(lambda: self._forget(list(self._served)), last=True).result()
-        self._jobs.put(None)
+        self._jobs.put(None, Turn.POLICY)
         self._thread.join()
 
     # -- the capturer's thread
@@ -190,20 +194,36 @@ class Capturer:
     def _run(self, context: Callable[[], AbstractContextManager[None]]) -> None:
         with context():
             while True:
-                try:
-                    job: Callable[[], object] | None = self._jobs.get(timeout=_TICK_S)
-                except Empty:
-                    job = self._look_around
+                job = self._jobs.next(self._look_around, _TICK_S)
                 if job is None:
                     return
-                try:
-                    job()
-                except DeviceLost as lost:
-                    self.on_device_lost(lost)
-                except Exception:
-                    log.exception("the capturer goes on after an error")
+                self._do(job)
 
-    def _submit(self, work: Callable[[], T], *, last: bool = False) -> Future[T]:
+    def _do(self, job: Job) -> None:
+        try:
+            job()
+        except DeviceLost as lost:
+            self.on_device_lost(lost)
+        except Exception:
+            log.exception("the capturer goes on after an error")
+
+    def _make_way(self) -> None:
+        """Between two steps of a proof or a measurement: do what can't wait for its end. Raises Conflict where it lost its purpose."""
+        while (job := self._jobs.pop(Turn.AT_ONCE)) is not None:
+            self._do(job)
+        if not self._still_wanted():
+            raise Conflict(_SUPERSEDED)
+
+    @contextmanager
+    def _while(self, wanted: Callable[[], bool]) -> Iterator[None]:
+        """What is done inside ends with Conflict as soon as it has lost its purpose."""
+        self._still_wanted = wanted
+        try:
+            yield
+        finally:
+            self._still_wanted = lambda: True
+
+    def _submit(self, work: Callable[[], T], turn: Turn = Turn.AT_ONCE, *, last: bool = False) -> Future[T]:
         future: Future[T] = Future()
 
         def job() -> None:
@@ -215,7 +235,7 @@ class Capturer:
             except BaseException as error:  # noqa: BLE001 - handed to the waiter whatever it is
                 future.set_exception(error)
 
-        self._jobs.put(job)
+        self._jobs.put(job, turn)
         return future
 
     def _follow_policy(self) -> None:
@@ -234,9 +254,9 @@ class Capturer:
             return
         try:
             for action in actions:
-                if self._closing.is_set() or not self._carry_out(action):
+                if self._closing.is_set() or self._jobs.any(Turn.ASKED) or not self._carry_out(action):
                     break
-        except (CaptureRefused, NotYetProvable) as refusal:
+        except (CaptureRefused, NotYetProvable, Conflict) as refusal:
             log.info("not captured: %s", refusal)
         finally:
             self._progress.drop_pending(captures)  # what the plan did not come to is offered again by traffic
@@ -244,7 +264,7 @@ class Capturer:
     def _charge_captures(self, now: float) -> None:
         since, before = self._window
         if now - since >= _WINDOW_S:
-            busy_s = self._busy_s()
+            busy_s = self._lane.busy_s
             self._costs.charge_captures((busy_s - before) / (now - since))
             self._window = (now, busy_s)
 
@@ -294,16 +314,17 @@ class Capturer:
         found = self._served.get(key.signature)
         if found is None:
             self._progress.drop(key)
-            raise CaptureRefused(RefusalReason.CAPTURE_ERROR, "the model was unloaded or reloaded meanwhile")
+            raise Conflict(_SUPERSEDED)
         try:
-            return self._recorder.capture(*found, key, force=force, known=known)
+            with self._while(lambda: key.signature in self._served):
+                return self._recorder.capture(*found, key, force=force, known=known)
         except CaptureRefused as refusal:
             if refusal.reason is RefusalReason.UNSUPPORTED_MODE:  # the mode's business, and over as soon as that changes
                 self._progress.drop(key)
             else:
                 self._refuse(key, refusal)
             raise
-        except NotYetProvable:
+        except (NotYetProvable, Conflict):
             self._progress.drop(key)
             raise
         except DeviceLost as lost:
@@ -323,7 +344,7 @@ class Capturer:
             top = max(entry.key.bucket.volume for entry in gone if entry.arena == arena)
             left = [entry.key.bucket.volume for entry in self.cache if entry.arena == arena]
             if left and top > max(left):
-                self._jobs.put(partial(self._rebuild, {arena}))
+                self._jobs.put(partial(self._rebuild, {arena}), Turn.ASKED)
         return len(gone)
 
     def _rebuild(self, arenas: set[str]) -> bool:
@@ -335,7 +356,7 @@ class Capturer:
         for entry in sorted(dropped, key=lambda entry: -entry.key.bucket.volume):
             try:
                 self._capture(entry.key, force=isinstance(entry.payload, Graph) and entry.payload.forced, known=True)
-            except (CaptureRefused, NotYetProvable) as refusal:
+            except (CaptureRefused, NotYetProvable, Conflict) as refusal:
                 log.warning("not captured again: %s", refusal)
         return True
 
@@ -357,9 +378,12 @@ class Capturer:
         if self._missed and self._background and monotonic() - self._decided_at >= _RECONSIDER_S:
             self._follow_policy()
         self._charge_captures(monotonic())
-        if self._idle() and (lost := self._review.step(self._served)) is not None:
-            log.warning("%s is retired: %s", lost[0].key, lost[1])
-            self._discard(*lost)
+        if self._idle() and (entry := self._review.next()) is not None and (found := self._served.get(entry.key.signature)):
+            with self._while(lambda: self.cache.get(entry.key) is entry):
+                refusal = self._review.judge(entry, *found)
+            if refusal is not None:
+                log.warning("%s is retired: %s", entry.key, refusal)
+                self._discard(entry, refusal)
 
     def _forget(self, signatures: list[Signature]) -> None:
         gone = [entry for signature in signatures for entry in self.cache.drop(signature)]

@@ -8,12 +8,29 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
 
-class Lane:
+class Lane(Protocol):
+    """What long background work needs of it."""
+
+    @property
+    def ran(self) -> int:
+        """Items begun so far: by it one sees whether others use the lane, too."""
+        ...
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Queue `work`; its result or exception comes in the future."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until everything queued before has run. Not to be called from the lane itself."""
+        ...
+
+
+class LaneThread:
     """Runs work items one after the other in a thread of its own, inside `context` (stream current, gradients off)."""
 
     def __init__(self, context: Callable[[], AbstractContextManager[None]], name: str) -> None:
@@ -21,7 +38,7 @@ class Lane:
         self._opened: Future[None] = Future()
         self._closed = threading.Event()
         self.busy_s = 0.0  # seconds spent on items so far
-        self.ran = 0  # items begun: whoever uses the lane in the background sees by it whether others do, too
+        self.ran = 0
         self._thread = threading.Thread(target=self._run, args=(context,), name=name, daemon=True)
         self._thread.start()
         self._opened.result()
@@ -31,7 +48,7 @@ class Lane:
         self._items.put(item)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue `work`; its result or exception comes in the future."""
+        """See Lane."""
         future: Future[T] = Future()
 
         def item() -> None:
@@ -44,7 +61,7 @@ class Lane:
         return future
 
     def barrier(self) -> None:
-        """Wait until everything queued before has run. Not to be called from the lane itself."""
+        """See Lane."""
         if not self._closed.is_set():
             self.submit(lambda: None).result()
 
@@ -69,3 +86,33 @@ class Lane:
             item()
             self.busy_s += monotonic() - started
         manager.__exit__(None, None, None)
+
+
+class BackgroundLane:
+    """The lane of somebody whose work takes many items, for minutes where requests keep the lane busy.
+
+    Before each of them `between` is called: time for what can't wait so long.
+    """
+
+    def __init__(self, lane: LaneThread) -> None:
+        self.between: Callable[[], None] = lambda: None
+        self._lane = lane
+
+    @property
+    def ran(self) -> int:
+        """See Lane."""
+        return self._lane.ran
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the lane spent on items so far, whoever's."""
+        return self._lane.busy_s
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """See Lane. Raises what `between` raises."""
+        self.between()
+        return self._lane.submit(work)
+
+    def barrier(self) -> None:
+        """See Lane."""
+        self._lane.barrier()

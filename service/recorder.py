@@ -13,7 +13,7 @@ from cachepolicy.costs import CostTable
 from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend, Padding, Recording
-from service.errors import CaptureRefused, DeviceLost, NotYetProvable, OutOfDeviceMemory
+from service.errors import CaptureRefused, Conflict, DeviceLost, NotYetProvable, OutOfDeviceMemory
 from service.lane import Lane
 from service.measuring import SIZES, Figures, Timer
 from service.memory import Ledger
@@ -106,7 +106,8 @@ class Recorder:
     def capture(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool = False, known: bool = False) -> GraphEntry:
         """Make the graph resident. Neither a forced one nor one that is known to pay has to show its profit; all are proven.
 
-        Raises CaptureRefused for whatever stands against it (memory included), NotYetProvable, DeviceLost.
+        Raises CaptureRefused for whatever stands against it (memory included), NotYetProvable, DeviceLost; Conflict where the model
+        was unloaded or reloaded meanwhile.
         """
         resident = self._cache.get(key)
         if resident is not None:
@@ -122,7 +123,7 @@ class Recorder:
         except OutOfDeviceMemory as error:
             self._metrics.capture(model, RefusalReason.OUT_OF_MEMORY)
             raise CaptureRefused(RefusalReason.OUT_OF_MEMORY, str(error)) from error
-        except (DeviceLost, NotYetProvable):
+        except (DeviceLost, NotYetProvable, Conflict):
             raise
         except Exception as error:
             log.exception("capture of %s failed", key)

@@ -187,12 +187,21 @@ class Registry:
         ordered = sorted(versions.items(), key=lambda item: _version_order(item[0]))
         self._models[served.spec.name] = dict(ordered)
 
-    def remove(self, served: ServedModel) -> None:
-        """Forget a model."""
+    def withdraw(self, served: ServedModel) -> None:
+        """An unload starts: new requests find the model unavailable."""
+        self._others[served.spec.name, served.spec.version] = ModelStatus(
+            served.spec.name, served.spec.version, ModelState.UNLOADING, "", None
+        )
         versions = self._models[served.spec.name]
         del versions[served.spec.version]
         if not versions:
             del self._models[served.spec.name]
+
+    def forget(self, served: ServedModel) -> None:
+        """The unload is done."""
+        key = (served.spec.name, served.spec.version)
+        if key in self._others and self._others[key].state is ModelState.UNLOADING:  # not where it is being loaded again
+            del self._others[key]
 
 
 def _version_order(version: str) -> tuple[int, str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
-from cachepolicy.keys import Signature
 from cachepolicy.reasons import RefusalReason
-from service.errors import CaptureRefused, NotYetProvable
+from service.errors import CaptureRefused, Conflict, NotYetProvable
 from service.measuring import SIZES, Standings
 from service.models.spec import Variant
 from service.recorder import Graph, Recorder
@@ -31,24 +30,24 @@ class Review:
         self._costs = costs
         self._standings = Standings()
 
-    def step(self, served: Mapping[Signature, tuple[ServedModel, Variant]]) -> tuple[GraphEntry, CaptureRefused] | None:
-        """Measure one graph, if it is time; returns it, with the refusal to retire it by, where it has kept losing."""
-        entry = self._standings.next(self._candidates(), monotonic())
-        found = None if entry is None else served.get(entry.key.signature)
-        if entry is None or found is None:
-            return None
-        (model, variant), graph = found, entry.payload
+    def next(self) -> GraphEntry | None:
+        """The graph to measure now, if it is time for one."""
+        return self._standings.next(self._candidates(), monotonic())
+
+    def judge(self, entry: GraphEntry, model: ServedModel, variant: Variant) -> CaptureRefused | None:
+        """Measure one graph; returns the refusal to retire it by, where it has kept losing."""
+        graph = entry.payload
         assert isinstance(graph, Graph)
         sizes = [] if entry.exact_only else self._recorder.replayed.shapes(entry.key, SIZES)
         try:
             figures = self._recorder.measure(model.loaded, variant, entry.key, graph.recording, graph.padding, sizes)
-        except (CaptureRefused, NotYetProvable) as error:
+        except (CaptureRefused, NotYetProvable, Conflict) as error:
             log.info("%s could not be measured again: %s", entry.key, error)
             self._standings.postpone(entry, monotonic())
             return None
         if not self._standings.note(entry, figures, monotonic()):
             return None
-        return entry, CaptureRefused(RefusalReason.UNPROFITABLE, str(figures))
+        return CaptureRefused(RefusalReason.UNPROFITABLE, str(figures))
 
     def _candidates(self) -> Iterator[tuple[GraphEntry, bool]]:
         """Resident graphs that have to pay, and whether what serving has measured of them looks slow."""

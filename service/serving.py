@@ -28,7 +28,7 @@ from service.choices import ArenaScope
 from service.config import Config, ModelConfig, PrewarmEntry, WorkerConfig, parse_model
 from service.errors import CaptureRefused, ConfigError, DeviceLost, GraphcacheError
 from service.execution import Executor
-from service.lane import Lane
+from service.lane import BackgroundLane, LaneThread
 from service.memory import Ledger
 from service.models.loaded import LoadedModel
 from service.models.loading import load_model
@@ -148,7 +148,7 @@ class Node:
     worker: Worker
     admin: Admin
     capturer: Capturer
-    lane: Lane
+    lane: LaneThread
     backend: Backend
     health: HealthState
 
@@ -162,7 +162,8 @@ class Node:
 def assemble(config: Config) -> Node:
     """Make the parts and put them together. To be called on the event loop that will serve."""
     backend = open_backend(config.worker.device)
-    lane = Lane(backend.lane, "lane")
+    lane = LaneThread(backend.lane, "lane")
+    beside = BackgroundLane(lane)
     registry, costs, metrics, health = Registry(), CostTable(GUESSES), Metrics(), HealthState(SERVICES)
     costs.charge_captures(0.0)  # nothing runs yet
     cache = GraphCache(_budget(config, backend))
@@ -190,7 +191,7 @@ def assemble(config: Config) -> Node:
     capture, ledger = config.cache.capture, Ledger(backend, cache)
     recorder = Recorder(
         backend,
-        lane,
+        beside,
         cache,
         ledger,
         costs,
@@ -209,7 +210,7 @@ def assemble(config: Config) -> Node:
         costs,
         metrics,
         idle,
-        lambda: lane.busy_s,
+        beside,
         background=capture.background,
         shadow=capture.shadow,
     )

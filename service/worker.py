@@ -19,7 +19,7 @@ from service.backends.base import Part
 from service.batcher import Batcher, PartResult, Ticket
 from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, OutOfDeviceMemory, Overloaded, Unavailable
 from service.execution import Answer, Executor
-from service.lane import Lane
+from service.lane import LaneThread
 from service.messages import InferReply, InferRequest, ModelStats, ModelStatus
 from service.models.spec import ModelSpec, Variant
 from service.parts import join, split
@@ -42,7 +42,7 @@ class Worker:
     def __init__(
         self,
         name: str,
-        lane: Lane,
+        lane: LaneThread,
         registry: Registry,
         executor: Executor,
         metrics: Metrics,

@@ -14,7 +14,7 @@ from cachepolicy.buckets import Bucket
 from service.backends.base import Batch, Outputs, Padding, Part, Recording
 from service.backends.opening import open_backend
 from service.choices import Compile, Fill
-from service.lane import Lane
+from service.lane import LaneThread
 from service.models.loaded import LoadedModel
 from service.models.spec import AxisSpec, InputSpec, ModelSpec, OutputSpec, StateSpec, Variant
 from service.tensors import Datatype, HostTensor
@@ -29,8 +29,8 @@ class Rig:
     def __init__(self, device: str) -> None:
         self.backend = open_backend(device)
         self.device = torch.device(self.backend.device)
-        self.lane = Lane(self.backend.lane, "lane")
-        self.capturer = Lane(self.backend.capturer, "capturer")
+        self.lane = LaneThread(self.backend.lane, "lane")
+        self.capturer = LaneThread(self.backend.capturer, "capturer")
         self._loads = 0
         self._recordings: list[Recording] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from service.config import load
+from service.jobs import Turn
 from service.messages import InferReply, InferRequest, Parameter
 from service.models.loaded import DATATYPES, TORCH_DTYPES, LoadedModel
 from service.registry import ServedModel
@@ -74,3 +76,8 @@ async def warm_all(node: Node, model: str) -> None:
     for variant in found.spec.all_variants():
         for bucket in reversed(list(found.ladder.buckets())):
             await node.admin.warm(model, "", bucket.as_dict(), dict(variant), force=True)
+
+
+async def settled(node: Node) -> None:
+    """All jobs of the capturer that are queued now are done."""
+    await asyncio.wrap_future(node.capturer._submit(lambda: None, Turn.POLICY))

@@ -15,7 +15,7 @@ from service.doctor.segments import Extent, Segment, bound_by_values, kept_out, 
 from service.doctor.tape import try_segments
 from service.doctor.tracing import Crossing, Trace, traces
 from service.errors import CaptureRefused, NotYetProvable
-from service.lane import Lane
+from service.lane import LaneThread
 from service.models.loaded import LoadedModel
 from service.verification import Proof
 
@@ -62,8 +62,8 @@ class Doctor:
     def __init__(self, backend: Backend, fresh: Callable[[], LoadedModel]) -> None:
         self._backend = backend
         self._fresh = fresh
-        self.lane = Lane(backend.lane, "lane")
-        self.capturer = Lane(backend.capturer, "capturer")
+        self.lane = LaneThread(backend.lane, "lane")
+        self.capturer = LaneThread(backend.capturer, "capturer")
         self.bench = Bench(backend, self.lane, self.capturer)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from service.memory import MemoryReport
 from service.messages import Path
 from service.serving import Node
 from tests.contracts.budget import *  # noqa: F403
-from tests.harness import MODULES, ask, running, served
+from tests.harness import MODULES, ask, running, served, settled
 
 pytestmark = pytest.mark.gpu
 
@@ -66,9 +66,9 @@ async def free_memory(node: Node) -> int:
     return await asyncio.wrap_future(node.lane.submit(settle))
 
 
-async def settled(node: Node) -> MemoryReport:
+async def ledger_of(node: Node) -> MemoryReport:
     """The ledger once the capturer has done all that was asked of it."""
-    await asyncio.wrap_future(node.capturer.evict([]))
+    await settled(node)
     return node.capturer.ledger.report()
 
 
@@ -93,7 +93,7 @@ async def test_the_ledger_agrees_with_the_device_over_random_captures_and_evicti
                 await node.admin.warm(model, "", bucket.as_dict(), {}, force=True)
             else:
                 await node.admin.evict(model, "", bucket.as_dict() if rng.random() < 0.8 else None, {})
-            report = await settled(node)
+            report = await ledger_of(node)
             lost = start - await free_memory(node) + start_total
             worst = max(worst, abs(report.total - lost))
             assert abs(report.total - lost) <= 0.03 * lost + 16 * MIB, f"step {step}: ledger {report}, the device lost {lost}"
@@ -166,7 +166,7 @@ async def test_eleven_buckets_of_a_large_decode_step_share_an_arena_that_shrinks
         assert full <= 1.15 * 56 * MIB + 32 * MIB  # the pool, and the workspace that belongs to it
         for size in reversed(sizes[2:]):
             await node.admin.evict("decode", "", {"batch": size}, {})
-        report = await settled(node)
+        report = await ledger_of(node)
         assert sorted(entry.key.bucket["batch"] for entry in node.capturer.cache) == sizes[:2]
         left = sum(report.arenas.values())
         print(f"two buckets: arena {left / MIB:.1f} MiB, {(await free_memory(node) - free_full) / MIB:.1f} MiB came back")

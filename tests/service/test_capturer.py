@@ -8,8 +8,10 @@ import pytest
 import torch
 from prometheus_client import generate_latest
 
+from cachepolicy.capture import Capture
 from cachepolicy.reasons import FallbackReason
-from service.errors import CaptureRefused
+from service.errors import CaptureRefused, Conflict
+from service.jobs import Turn
 from service.messages import Outcome, Path
 from service.serving import Node
 from tests.harness import MODULES, ask, running, served
@@ -136,11 +138,60 @@ async def test_a_reply_is_never_late_for_want_of_a_decision() -> None:
         await repeat(node, 16, "replay")
 
 
-async def test_closing_leaves_queued_captures_undone() -> None:
-    """A worker that is told to stop ends after the capture in hand; who waits for a queued one is told."""
+async def verifying(node: Node, model: str) -> None:
+    """Until a graph of the model is under proof."""
+    while all(graph.state != "verifying" for graph in node.admin.graphs(model)):  # noqa: ASYNC110 - nobody sends an event
+        await asyncio.sleep(0.005)
+
+
+async def test_what_cannot_wait_is_done_in_the_middle_of_a_capture() -> None:
+    """The proof of a large encoder takes hundreds of runs; an eviction and a new budget do not wait for its end, nor do they end it."""
+    async with running("cpu", sets=["cache.capture.background=false"]) as node:
+        await node.admin.warm("mlp", "", {"batch": 4}, {}, force=True)
+        warm = asyncio.create_task(node.admin.warm("encoder", "", {"batch": 8, "seq": 256}, {}, force=True))
+        await verifying(node, "encoder")
+        assert await node.admin.evict("mlp", "", {"batch": 4}, {}) == 1
+        assert (await node.admin.set_budget(100 << 20)).budget == 100 << 20
+        assert not warm.done()
+        assert (await warm).state == "serving"
+
+
+@pytest.mark.parametrize("change", ["reload", "unload"])
+async def test_a_capture_of_a_model_that_changes_is_given_up(change: str) -> None:
+    """Reloading and unloading don't wait for the proof of what they make worthless; who asked for the graph is told."""
+    async with running("cpu", sets=["cache.capture.background=false"]) as node:
+        warm = asyncio.create_task(node.admin.warm("encoder", "", {"batch": 8, "seq": 256}, {}, force=True))
+        queued = asyncio.create_task(node.admin.warm("encoder", "", {"batch": 16, "seq": 512}, {}, force=True))
+        await verifying(node, "encoder")
+        changing = asyncio.create_task(getattr(node.admin, change)("encoder"))
+        for task in (warm, queued):
+            with pytest.raises(Conflict, match="the model was unloaded or reloaded meanwhile"):
+                await task
+        await changing
+        assert not [graph for graph in node.admin.graphs() if graph.model == "encoder"]
+        if change == "reload":
+            assert (await node.admin.warm("encoder", "", {"batch": 1, "seq": 32}, {}, force=True)).state == "serving"
+
+
+async def test_who_asks_for_a_graph_goes_before_the_policy() -> None:
+    """A decision that wants many captures makes way after the one in hand."""
+    async with running("cpu", config("drudge", "[1, 2, 4, 8, 16, 32, 64]"), ["cache.capture.background=false"]) as node:
+        model = served(node, "m")
+        wanted = [Capture(model.key((), bucket), 1.0) for bucket in reversed(list(model.ladder.buckets()))]
+        node.capturer._admission.decide = lambda *_: list(wanted)  # type: ignore[method-assign]
+        node.capturer._jobs.put(node.capturer._follow_policy, Turn.POLICY)
+        await verifying(node, "m")
+        await node.admin.warm("m", "", {"batch": 1}, {}, force=True)
+        assert [graph.bucket.as_dict() for graph in node.admin.graphs("m") if graph.state == "serving"] == [{"batch": 1}, {"batch": 64}]
+
+
+async def test_closing_gives_up_the_capture_in_hand_and_those_in_the_queue() -> None:
+    """A worker that is told to stop does not prove graphs first; who waits for one is told."""
     async with running("cpu", sets=["cache.capture.background=false"]) as node:
         waiting = [
             node.capturer.warm(served(node, "encoder").key((), bucket), force=True) for bucket in served(node, "encoder").ladder.buckets()
         ]
+        await verifying(node, "encoder")
     assert all(future.done() for future in waiting)
-    assert sum(future.cancelled() for future in waiting) > len(waiting) // 2
+    gone = [future for future in waiting if future.cancelled() or isinstance(future.exception(), Conflict)]
+    assert len(gone) > len(waiting) // 2

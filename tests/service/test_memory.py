@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,10 +14,11 @@ from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.capture import Action, Evict, Rebuild
 from cachepolicy.keys import GraphKey, Signature
 from service.backends.base import Backend, DeviceMemory, Recording
+from service.jobs import Turn
 from service.memory import Ledger, Returned
 from service.messages import Path
 from service.serving import Node
-from tests.harness import MODULES, ask, running, served
+from tests.harness import MODULES, ask, running, served, settled
 
 MIB = 1 << 20
 TEXT = f"""
@@ -61,11 +61,6 @@ def arenas(node: Node) -> Callable[[], int]:
 async def warm(node: Node, *batches: int) -> None:
     for batch in batches:
         await node.admin.warm("m", "", {"batch": batch}, {}, force=True)
-
-
-async def settled(node: Node) -> None:
-    """All jobs of the capturer that are queued now are done."""
-    await asyncio.wrap_future(node.capturer.evict([]))
 
 
 async def test_evicting_the_top_of_an_arena_gives_its_memory_back() -> None:
@@ -112,7 +107,7 @@ async def test_a_rebuild_serves_eagerly_meanwhile_and_fails_no_request() -> None
             return actions
 
         node.capturer._admission.decide = decide  # type: ignore[method-assign]
-        node.capturer._jobs.put(node.capturer._follow_policy)
+        node.capturer._jobs.put(node.capturer._follow_policy, Turn.POLICY)
         reasons = set()
         for _ in range(400):
             outcome = (await ask(node, "m", {"input": torch.ones(2, 4)})).outcome
@@ -188,9 +183,8 @@ def test_what_the_driver_keeps_is_used_by_later_graphs() -> None:
 
 
 def test_a_device_that_is_short_of_memory_says_by_how_much() -> None:
-    """What the allocator holds and has not given out counts as available; a CPU does not tell."""
+    """What the allocator holds and has not given out counts as available."""
     memory = DeviceMemory(free=100, total=1000, detail={"reserved": 300, "allocated": 250})
     ledger = Ledger(cast("Backend", SimpleNamespace(memory=lambda: memory)), GraphCache(0))
     assert ledger.lacks(150) == 0
     assert ledger.lacks(200) == 50
-    assert Ledger(cast("Backend", SimpleNamespace(memory=DeviceMemory)), GraphCache(0)).lacks(1 << 40) == 0

@@ -17,7 +17,7 @@ from cachepolicy.buckets import Bucket
 from service.backends.base import Backend, Batch, Outputs, Padding, Part, Recording
 from service.backends.opening import open_backend
 from service.config import ModelConfig
-from service.lane import Lane
+from service.lane import LaneThread
 from service.models.loaded import DATATYPES, TORCH_DTYPES, LoadedModel
 from service.models.loading import load_model
 from service.models.spec import AxisSpec, InputSpec, ModelSpec, OutputSpec, StateSpec, Variant
@@ -56,8 +56,8 @@ class Bench:
     """A backend, its lane, its capturer's thread, and a proof."""
 
     backend: Backend
-    lane: Lane
-    capturer: Lane
+    lane: LaneThread
+    capturer: LaneThread
     proof: Proof = field(init=False)
     _loads: dict[str, Callable[[], LoadedModel]] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ class Bench:
 def bench_on(device: str) -> Iterator[Bench]:
     """A bench on a device; its threads end with it."""
     backend = open_backend(device)
-    lane, capturer = Lane(backend.lane, "lane"), Lane(backend.capturer, "capturer")
+    lane, capturer = LaneThread(backend.lane, "lane"), LaneThread(backend.capturer, "capturer")
     yield Bench(backend, lane, capturer)
     capturer.close()
     lane.close()
