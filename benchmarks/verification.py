@@ -107,8 +107,7 @@ async def measure(device: str, seconds: float, clients: int) -> None:
 
 
 def _capture_seconds(node: Node) -> dict[str, float]:
-    registry = node.worker.metrics.registry
-    return {phase: registry.get_sample_value("graphcache_capture_seconds_sum", {"phase": phase}) or 0.0 for phase in PHASES}
+    return {phase: node.worker.metrics.capture_seconds(phase) for phase in PHASES}
 
 
 def _memory(device: str) -> int:

@@ -22,7 +22,6 @@ from service.planner import Planner
 from service.progress import Stage
 from service.registry import Registry, ServedModel
 from service.routing import Replay, Router
-from service.telemetry.metrics import ModeInForce, Snapshot
 
 if TYPE_CHECKING:
     from service.config import ModelConfig
@@ -56,6 +55,7 @@ class Admin:
         self._environment = environment
         self._load = load
         self._parse = parse
+        self.on_unloaded: Callable[[str], None] = lambda _: None  # the last version of this model is gone
         self._changes = asyncio.Lock()  # one load, unload or reload at a time
 
     # -- models
@@ -86,6 +86,8 @@ class Admin:
             self._registry.withdraw(served)
             await asyncio.to_thread(self._settle, [served.signature(variant) for variant in served.spec.all_variants()])
             self._registry.forget(served)
+            if all(other.spec.name != served.spec.name for other in self._registry.all()):
+                self.on_unloaded(served.spec.name)
 
     async def reload(self, model: str, version: str = "", weights: str = "") -> ModelStatus:
         """Load a model's weights anew (from another file where `weights` names one) and swap them in.
@@ -114,18 +116,18 @@ class Admin:
     def graphs(self, model: str = "") -> list[GraphInfo]:
         """Resident graphs and all keys on their way or refused."""
         now = monotonic()
-        found = []
-        for served in self._registry.all():
-            if model not in ("", served.spec.name):
-                continue
-            for variant in served.spec.all_variants():
-                signature = served.signature(variant)
-                found += [_serving(served, entry, now) for entry in self._cache if entry.key.signature == signature]
-                for key, progress in self._capturer.progress().items():
-                    if key.signature == signature and progress.stage is not Stage.EVICTED:
-                        reason = f"{progress.reason}: {progress.detail}".rstrip(": ") if progress.reason else ""
-                        name, number = served.spec.name, served.spec.version
-                        found.append(GraphInfo(name, number, variant, key.bucket, str(progress.stage), reason=reason))
+        wanted = {
+            served.signature(variant): served
+            for served in self._registry.all()
+            if model in ("", served.spec.name)
+            for variant in served.spec.all_variants()
+        }
+        found = [_serving(wanted[entry.key.signature], entry, now) for entry in self._cache if entry.key.signature in wanted]
+        for key, progress in self._capturer.progress().items():
+            if key.signature in wanted and progress.stage is not Stage.EVICTED:
+                spec = wanted[key.signature].spec
+                reason = f"{progress.reason}: {progress.detail}".rstrip(": ") if progress.reason else ""
+                found.append(GraphInfo(spec.name, spec.version, key.signature.variant, key.bucket, str(progress.stage), reason=reason))
         if model and not found:
             self._registry.get(model)
         return sorted(found, key=lambda g: (g.model, g.version, g.variant, g.bucket.volume))
@@ -219,16 +221,6 @@ class Admin:
             raise Conflict(f"no traffic of {served.id} was measured yet; send some, or replay a trace")
         planner = Planner(served.spec, signature, self._costs, runs, seconds)
         return planner.plan(self._cache.budget if budget is None else budget, graphs or len(runs), session_bytes)
-
-    def snapshot(self, waiting: int, running: int) -> Snapshot:
-        """The present state, for gauges."""
-        now = time()
-        modes = [
-            ModeInForce(served.spec.name, ",".join(f"{n}={v}" for n, v in variant), served.mode(variant, now))
-            for served in self._registry.all()
-            for variant in served.spec.all_variants()
-        ]
-        return Snapshot(self.graphs(), modes, self._cache.budget, self._cache.used, self._capturer.ledger.reusable, waiting, running)
 
     # -- helpers
 

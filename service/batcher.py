@@ -77,6 +77,10 @@ class Batcher:
         """Batches on the lane now."""
         return int(self._running is not None)
 
+    def queued(self) -> list[list[Ticket]]:
+        """Waiting tickets by group. May be called from any thread."""
+        return [list(group.waiting) for group in list(self._groups.values())]
+
     def submit(self, ticket: Ticket, other_axes: Bucket | None) -> None:
         """Queue a ticket. `other_axes` is the bucket of all axes but the batch's; None where no bucket covers it."""
         key = (ticket.served, ticket.variant, other_axes)

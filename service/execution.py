@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
-from cachepolicy.reasons import FallbackReason
+from cachepolicy.reasons import FallbackReason, RefusalReason
 from service.backends.base import Backend, Batch, Outputs, Part
 from service.batcher import PartResult, Ticket
 from service.capturer import Capturer
@@ -84,9 +85,11 @@ class Executor:
             served.counters.batch(outcome.batch_rows, now - started)
             if isinstance(decided, Replay):
                 if isinstance(route, Replay):
-                    self._count_replay(served, variant, decided.entry, batch, answers, now - started)
+                    self._count_replay(served, variant, decided.entry, batch, answers, outcome)
                 elif not any(isinstance(answer, Exception) for answer in answers):
                     self._capturer.discard(decided.entry)  # eager had no trouble with the same values: the graph is at fault
+            if isinstance(route, Eager):
+                self._count_eager(served, variant, route, batch, outcome.execute_s)
 
         return Execution(results, settle)
 
@@ -108,16 +111,34 @@ class Executor:
             self._cache.release(entry)
 
     def _count_replay(
-        self, served: ServedModel, variant: Variant, entry: GraphEntry, batch: Batch, answers: Sequence[Outputs | Exception], seconds: float
+        self,
+        served: ServedModel,
+        variant: Variant,
+        entry: GraphEntry,
+        batch: Batch,
+        answers: Sequence[Outputs | Exception],
+        outcome: Outcome,
     ) -> None:
-        key = entry.key
+        key, seconds = entry.key, outcome.execute_s
+        self._metrics.predicted(Path.REPLAY, self._costs.replay(key.signature, key.bucket), seconds)
         self._capturer.observe_replay(key, seconds)
         eager_s = self._costs.eager(key.signature, served.ladder.fit(batch.shape) or key.bucket)
         saved_s = 0.0 if eager_s is None else eager_s - seconds
         self._cache.record_hit(entry, monotonic(), saved_s)
-        self._metrics.replayed(served.spec.name, str(key.bucket), saved_s)
+        self._metrics.replayed(served.spec.name, key.bucket, outcome.padding_ratio, saved_s)
         outputs = [answer for answer in answers if not isinstance(answer, Exception)]
         self._audit.offer(entry, served.loaded, variant, batch.parts, outputs)
+
+    def _count_eager(self, served: ServedModel, variant: Variant, route: Eager, batch: Batch, seconds: float) -> None:
+        """What the run is predicted to have cost more than a replay at its bucket; as if there were one of its size where none covers it.
+
+        Predicted on both sides: one slow run is no reason's fault. What is refused as unprofitable loses nothing by definition.
+        """
+        fit = served.ladder.fit(batch.shape) or Bucket(tuple((name, batch.shape[name]) for name, _ in served.ladder.axes))
+        prices = self._costs.prices(served.signature(variant), [fit])
+        self._metrics.predicted(Path.EAGER, prices.eager[0], seconds)
+        if route.reason is not FallbackReason.REFUSED or not route.detail.startswith(RefusalReason.UNPROFITABLE):
+            self._metrics.lost(served.spec.name, route.reason, max(0.0, prices.eager[0] - prices.replay[0]))
 
     def _eager(self, served: ServedModel, variant: Variant, parts: Sequence[Part]) -> list[Outputs | Exception]:
         """Parts that are equal in their other axes run together; where that fails, each alone, so that only the culprit fails."""

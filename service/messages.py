@@ -86,6 +86,7 @@ class InferReply:
     version: str
     outputs: dict[str, HostTensor]
     outcome: Outcome
+    shape: Mapping[str, int] = field(default_factory=dict)  # axis to the size that was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class GraphInfo:
     last_used_s: float | None = None  # seconds ago
     pinned: bool = False
     reason: str = ""
+    padding_ratio: float = 0.0  # padded per real elements of its replays
 
 
 @dataclass(frozen=True, slots=True)

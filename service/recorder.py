@@ -20,11 +20,13 @@ from service.memory import Ledger
 from service.messages import GraphMode
 from service.models.spec import Shape, Variant
 from service.progress import Progress, ProgressTable, Stage
+from service.snapshot import Happening
 from service.traffic import Traffic
 
 if TYPE_CHECKING:
     from service.models.loaded import LoadedModel
     from service.registry import ServedModel
+    from service.telemetry.journal import Journal
     from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ class Recorder:
         verifier: Verifier,
         timer: Timer,
         metrics: Metrics,
+        journal: Journal,
         *,
         own_pools: bool,
         min_gain: float,
@@ -98,6 +101,7 @@ class Recorder:
         self._verifier = verifier
         self._timer = timer
         self._metrics = metrics
+        self._journal = journal
         self._own_pools = own_pools
         self._min_gain = min_gain
 
@@ -114,23 +118,28 @@ class Recorder:
             return resident
         if served.mode(variant, time()).mode is GraphMode.NONE:
             raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, "graphs are switched off for this model")
-        model = served.spec.name
+        model, started = served.spec.name, monotonic()
         try:
-            entry = self._capture(served, variant, key, force=force, known=known)
+            entry = self._named(served, variant, key, force=force, known=known)
         except CaptureRefused as refusal:
             self._metrics.capture(model, refusal.reason)
+            self._journal.happened(Happening.REFUSED, key, seconds=monotonic() - started, detail=str(refusal))
             raise
+        self._metrics.capture(model, "ok")
+        self._journal.happened(Happening.CAPTURED, key, seconds=monotonic() - started, size=entry.bytes)
+        return entry
+
+    def _named(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool, known: bool) -> GraphEntry:
+        """A capture, with whatever stands against it under the name of a refusal."""
+        try:
+            return self._capture(served, variant, key, force=force, known=known)
         except OutOfDeviceMemory as error:
-            self._metrics.capture(model, RefusalReason.OUT_OF_MEMORY)
             raise CaptureRefused(RefusalReason.OUT_OF_MEMORY, str(error)) from error
-        except (DeviceLost, NotYetProvable, Conflict):
+        except (CaptureRefused, DeviceLost, NotYetProvable, Conflict):
             raise
         except Exception as error:
             log.exception("capture of %s failed", key)
-            self._metrics.capture(model, RefusalReason.CAPTURE_ERROR)
             raise CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}") from error
-        self._metrics.capture(model, "ok")
-        return entry
 
     def _capture(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool, known: bool) -> GraphEntry:
         loaded, started = served.loaded, monotonic()
@@ -233,6 +242,7 @@ class Recorder:
         for victim in victims:
             self.progress.note(victim.key, Progress(Stage.EVICTED))
             self._metrics.eviction(victim.key.signature.weights.partition(":")[0])
+            self._journal.happened(Happening.EVICTED, victim.key, size=victim.bytes)
         self.destroy(victims)
 
     def forget(self, signatures: Sequence[Signature]) -> None:

@@ -128,7 +128,10 @@ class ServedModel:
 
 
 class Registry:
-    """Finds models by name and version; remembers those that are loading or failed to."""
+    """Finds models by name and version; remembers those that are loading or failed to.
+
+    Changed on the event loop; tables of models are replaced, never written to, so that any thread may read them.
+    """
 
     def __init__(self) -> None:
         self._models: dict[str, dict[str, ServedModel]] = {}
@@ -182,20 +185,18 @@ class Registry:
     def add(self, served: ServedModel) -> None:
         """A load is done: requests may come."""
         self._others.pop((served.spec.name, served.spec.version), None)
-        versions = self._models.setdefault(served.spec.name, {})
-        versions[served.spec.version] = served
+        versions = {**self._models.get(served.spec.name, {}), served.spec.version: served}
         ordered = sorted(versions.items(), key=lambda item: _version_order(item[0]))
-        self._models[served.spec.name] = dict(ordered)
+        self._models = {**self._models, served.spec.name: dict(ordered)}
 
     def withdraw(self, served: ServedModel) -> None:
         """An unload starts: new requests find the model unavailable."""
         self._others[served.spec.name, served.spec.version] = ModelStatus(
             served.spec.name, served.spec.version, ModelState.UNLOADING, "", None
         )
-        versions = self._models[served.spec.name]
-        del versions[served.spec.version]
-        if not versions:
-            del self._models[served.spec.name]
+        left = {version: other for version, other in self._models[served.spec.name].items() if other is not served}
+        others = {name: versions for name, versions in self._models.items() if name != served.spec.name}
+        self._models = {**others, served.spec.name: left} if left else others
 
     def forget(self, served: ServedModel) -> None:
         """The unload is done."""

@@ -32,14 +32,20 @@ from service.lane import BackgroundLane, LaneThread
 from service.memory import Ledger
 from service.models.loaded import LoadedModel
 from service.models.loading import load_model
+from service.observer import Observer
 from service.recorder import Recorder
 from service.registry import Registry
 from service.routing import Router
 from service.rpc.address import Listen
-from service.rpc.health import HealthState, ProbeServer
+from service.rpc.health import OVERALL, HealthState, ProbeServer
 from service.rpc.server import SERVICES, Limits, Servers
-from service.telemetry.http import MetricsServer
+from service.telemetry.alarm import GraphsOff
+from service.telemetry.device import DeviceMonitor
+from service.telemetry.endings import Endings
+from service.telemetry.http import MetricsServer, View
+from service.telemetry.journal import Journal
 from service.telemetry.metrics import Metrics
+from service.telemetry.pulse import Pulse
 from service.verification import Accepted, Audit, Mismatch, Proof, Stopwatch
 from service.worker import Worker
 
@@ -81,7 +87,8 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> int:
             if not config.models:
                 log.warning("no models are configured: not ready until one is loaded through the admin port")
             announce(f"listening {addresses}")
-            background = [asyncio.create_task(_prewarm(config, node)), asyncio.create_task(node.worker.audit_when_idle())]
+            lasting = (_prewarm(config, node), node.worker.audit_when_idle(), node.pulse.beat())
+            background = [asyncio.create_task(one) for one in lasting]
             await stop.wait()
             for task in background:
                 task.cancel()
@@ -104,8 +111,17 @@ async def _servers(config: WorkerConfig, node: Node) -> AsyncIterator[str]:
         admin_listen=Listen("worker.admin_listen", config.admin_listen) if config.admin_listen else None,
         limits=limits,
     )
+    observer = node.observer
     probe = ProbeServer(node.health, Listen("worker.probe_listen", config.probe_listen)) if config.probe_listen else None
-    metrics = MetricsServer(node.worker.metrics.registry)
+    metrics = MetricsServer(
+        View(
+            node.worker.metrics.registry,
+            observer.journal,
+            observer.snapshot,
+            lambda: bool(node.health.serving(OVERALL)),
+            lambda: observer.alarms,
+        )
+    )
     try:
         inference, admin = await servers.start()
         addresses = (
@@ -151,6 +167,8 @@ class Node:
     lane: LaneThread
     backend: Backend
     health: HealthState
+    observer: Observer
+    pulse: Pulse
 
     def close(self) -> None:
         """Destroy all graphs and let go of the device."""
@@ -165,6 +183,7 @@ def assemble(config: Config) -> Node:
     lane = LaneThread(backend.lane, "lane")
     beside = BackgroundLane(lane)
     registry, costs, metrics, health = Registry(), CostTable(GUESSES), Metrics(), HealthState(SERVICES)
+    journal, alarm, monitor = Journal(), GraphsOff(), DeviceMonitor(_uuid(backend.device))
     costs.charge_captures(0.0)  # nothing runs yet
     cache = GraphCache(_budget(config, backend))
 
@@ -198,6 +217,7 @@ def assemble(config: Config) -> Node:
         proof,
         Stopwatch(backend, accepted, idle),
         metrics,
+        journal,
         own_pools=config.cache.arena is ArenaScope.GRAPH,
         min_gain=capture.min_gain,
     )
@@ -223,12 +243,13 @@ def assemble(config: Config) -> Node:
 
     audit = Audit(backend, lane, proof.standard, retire, every=round(1 / config.cache.audit) if config.cache.audit else 0)
     router = Router(cache, capturer)
+    endings = Endings(metrics, alarm, journal)
     worker = Worker(
         config.worker.name or f"{socket.gethostname()}-{token_hex(3)}",
         lane,
         registry,
         Executor(backend, router, cache, capturer, costs, metrics, audit),
-        metrics,
+        endings,
         accepted,
         audit,
         max_waiting=config.worker.limits.waiting,
@@ -238,8 +259,16 @@ def assemble(config: Config) -> Node:
     capturer.on_device_lost = worker.lose_device
     environment = backend.environment().fingerprint()
     admin = Admin(registry, router, cache, capturer, costs, lane, environment, load, parse_model)
-    metrics.watch(lambda: admin.snapshot(worker.waiting, worker.running))
-    return Node(worker, admin, capturer, lane, backend, health)
+    admin.on_unloaded = endings.forget
+    pulse = Pulse(lambda: lane.busy_s, alarm, metrics.loop_lag, health.set_graphs)
+    observer = Observer(worker, admin, cache, costs, capturer, pulse, alarm, journal, monitor, backend.device)
+    metrics.registry.watch(observer.readings)
+    return Node(worker, admin, capturer, lane, backend, health, observer, pulse)
+
+
+def _uuid(device: str) -> str:
+    """What the driver calls a CUDA device; "" for any other."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.startswith("cuda") else ""
 
 
 def _budget(config: Config, backend: Backend) -> int:

@@ -25,7 +25,8 @@ from service.models.spec import ModelSpec, Variant
 from service.parts import join, split
 from service.registry import Registry, ServedModel
 from service.telemetry import spans
-from service.telemetry.metrics import UNKNOWN_MODEL, Metrics
+from service.telemetry.endings import Endings
+from service.telemetry.metrics import UNKNOWN_MODEL
 
 if TYPE_CHECKING:  # these load torch, which the worker itself has no use for
     from service.verification import Accepted, Audit
@@ -45,7 +46,7 @@ class Worker:
         lane: LaneThread,
         registry: Registry,
         executor: Executor,
-        metrics: Metrics,
+        endings: Endings,
         accepted: Accepted,
         audit: Audit,
         *,
@@ -54,10 +55,11 @@ class Worker:
         default_deadline_s: float | None,
     ) -> None:
         self.name = name
-        self.metrics = metrics
+        self.metrics = endings.metrics
         self.registry = registry
         self._lane = lane
         self._executor = executor
+        self._endings = endings
         self._accepted = accepted
         self._audit = audit
         self._batcher = Batcher(self._run_batch)
@@ -87,6 +89,15 @@ class Worker:
     def running(self) -> int:
         """Batches on the lane now."""
         return self._batcher.running
+
+    @property
+    def saturation(self) -> float:
+        """How much of the limits on waiting requests and their bytes is in use, the larger of both: 1 where requests are refused."""
+        return max(self._waiting / self._max_waiting, self._waiting_bytes / self._max_waiting_bytes)
+
+    def queued(self) -> list[list[Ticket]]:
+        """Tickets that wait for their batch, by group. May be called from any thread."""
+        return self._batcher.queued()
 
     def prewarmed(self) -> None:
         """The prewarm plan is done, or its time is up."""
@@ -144,16 +155,16 @@ class Worker:
             label = served.spec.name
             reply = await self._infer(served, request, started)
         except asyncio.CancelledError:
-            self.metrics.failed(label, "cancelled")
+            self._endings.failed(label, request, "cancelled", "", started)
             raise
         except GraphcacheError as error:
-            self.metrics.failed(label, _outcome_label(error))
+            self._endings.failed(label, request, _outcome_label(error), str(error), started)
             if label != UNKNOWN_MODEL:
                 served.counters.failure(monotonic() - started)
             raise
         outcome = reply.outcome
         served.counters.success(_rows(served, request), monotonic() - started, outcome.queue_s, outcome.execute_s)
-        self.metrics.served(label, outcome)
+        self._endings.answered(served, request, reply, started)
         spans.record_execution(label, outcome)
         return reply
 
@@ -193,7 +204,7 @@ class Worker:
         outputs = result.outputs
         if request.outputs:
             outputs = {name: outputs[name] for name in request.outputs}
-        return InferReply(spec.name, spec.version, outputs, result.outcome)
+        return InferReply(spec.name, spec.version, outputs, result.outcome, shape)
 
     def _admit(self, nbytes: int) -> None:
         if self._waiting >= self._max_waiting:

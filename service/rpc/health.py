@@ -18,6 +18,7 @@ SERVICE = health.SERVICE_NAME
 OVERALL = ""
 STARTUP = "startup"  # serving once the start is over, whatever happens later
 LIVENESS = "liveness"  # serving until the process had better be restarted
+GRAPHS = "graphs"  # not serving while graphs of a model are effectively off; nothing is to be restarted for it
 
 _Serving = health_pb2.HealthCheckResponse.ServingStatus
 
@@ -25,13 +26,13 @@ _Serving = health_pb2.HealthCheckResponse.ServingStatus
 class HealthState:
     """What health checks see. Every method may be called from any thread.
 
-    `ready` stands for "" and for each service; `startup` and `liveness` are names of their own.
+    `ready` stands for "" and for each service; `startup`, `liveness` and `graphs` are names of their own.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
         self._lock = threading.Lock()
         self._ready = (OVERALL, *services)
-        self._serving = dict.fromkeys(self._ready, False) | {STARTUP: False, LIVENESS: True}
+        self._serving = dict.fromkeys(self._ready, False) | {STARTUP: False, LIVENESS: True, GRAPHS: True}
         self._draining = False
         self._watchers: set[Callable[[], object]] = set()
 
@@ -49,6 +50,11 @@ class HealthState:
         """False asks for a restart of the process."""
         with self._lock:
             self._set((LIVENESS,), alive)
+
+    def set_graphs(self, off: bool) -> None:
+        """Whether graphs of a model are effectively off."""
+        with self._lock:
+            self._set((GRAPHS,), not off)
 
     def drain(self) -> None:
         """Not ready for good; what is in flight goes on."""

@@ -7,7 +7,6 @@ import random
 
 import pytest
 import torch
-from prometheus_client import generate_latest
 
 from cachepolicy.keys import GraphKey
 from service import measuring, serving
@@ -149,7 +148,7 @@ async def test_a_replay_that_became_slow_is_retired_and_returns_when_the_cause_i
         for _ in range(150):  # three seconds: tried after one, and after two more at the earliest
             assert (await one(node)).path is Path.EAGER
             await asyncio.sleep(0.02)
-        text = generate_latest(node.worker.metrics.registry).decode()
+        text = node.worker.metrics.registry.text()
         assert 'graphcache_captures_total{model="m",result="ok"} 1.0' in text
         dial.times = 1
         await until(node, "replay")

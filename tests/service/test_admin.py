@@ -12,7 +12,6 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client import generate_latest
 from safetensors.torch import save_file
 
 from service.errors import BadInput, CaptureRefused, ConfigError, Conflict, NotSupported, UnknownModel
@@ -203,18 +202,27 @@ async def test_metrics_show_requests_graphs_and_the_mode_with_its_origin() -> No
         await ask(node, "affine", {"input": torch.randn(2, 4)})
         with pytest.raises(UnknownModel):
             await ask(node, "made-up-name", {"input": torch.randn(2, 4)})
-        text = generate_latest(node.worker.metrics.registry).decode()
+        text = node.worker.metrics.registry.text()
         for line in (
             'graphcache_requests_total{model="affine",outcome="replay"} 1.0',
             'graphcache_requests_total{model="affine",outcome="eager"} 1.0',
             'graphcache_requests_total{model="unknown",outcome="error"} 1.0',
             'graphcache_fallbacks_total{model="affine",reason="disabled"} 1.0',
-            'graphcache_bucket_hits_total{bucket="batch=2",model="affine"} 1.0',
+            'graphcache_bucket_hits_total{model="affine",bucket="batch=2"} 1.0',
             'graphcache_graphs{model="affine",state="serving"} 1.0',
             'graphcache_graphs_off{model="affine",origin="rpc"} 1.0',
         ):
             assert line in text, text
         assert "made-up-name" not in text
+
+
+async def test_the_series_of_a_model_end_with_its_last_version() -> None:
+    """Else whoever loads and unloads under new names would fill the worker's memory."""
+    async with running("cpu", BASE, ["cache.capture.background=false"]) as node:
+        await ask(node, "affine", {"input": torch.randn(2, 4)})
+        assert 'model="affine"' in node.worker.metrics.registry.text()
+        await node.admin.unload("affine")
+        assert 'model="affine"' not in node.worker.metrics.registry.text()
 
 
 async def test_spans_are_named_by_the_path_and_carry_mode_and_reason() -> None:

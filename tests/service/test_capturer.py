@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 import torch
-from prometheus_client import generate_latest
 
 from cachepolicy.capture import Capture
 from cachepolicy.reasons import FallbackReason
@@ -104,7 +103,7 @@ async def test_shadow_mode_decides_and_counts_and_does_nothing() -> None:
         assert (outcome.reason, outcome.detail) == (FallbackReason.NOT_CAPTURED, "captures only in shadow")
         assert [info.state for info in node.admin.graphs("m")] == ["shadow"]
         assert len(node.capturer.cache) == 0
-        assert 'graphcache_shadow_decisions_total{action="capture",model="m"}' in generate_latest(node.worker.metrics.registry).decode()
+        assert 'graphcache_shadow_decisions_total{model="m",action="capture"}' in node.worker.metrics.registry.text()
 
 
 async def test_without_memory_for_a_large_bucket_the_smaller_ones_still_work() -> None:

@@ -1,0 +1,81 @@
+"""Every request ends here, once: counted, weighed by the alarm, and kept for whoever asks later."""
+
+from __future__ import annotations
+
+import math
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from cachepolicy.reasons import hint_for
+from service.messages import InferReply, InferRequest, Path
+from service.snapshot import Decision
+from service.telemetry.metrics import Metrics, kept_trace, size_class
+
+if TYPE_CHECKING:
+    from service.registry import ServedModel
+    from service.telemetry.alarm import GraphsOff
+    from service.telemetry.journal import Journal
+
+_DETAIL = 500  # characters of an error that are kept
+
+
+class Endings:
+    """Books requests. Called on the event loop."""
+
+    def __init__(self, metrics: Metrics, alarm: GraphsOff, journal: Journal) -> None:
+        self.metrics = metrics
+        self._alarm = alarm
+        self._journal = journal
+
+    def answered(self, served: ServedModel, request: InferRequest, reply: InferReply, started: float) -> None:
+        """An answer was given; `started` is when the request arrived, in monotonic seconds."""
+        outcome, now = reply.outcome, monotonic()
+        size = size_class(math.prod(reply.shape.values()), math.prod(axis.max for axis in served.spec.axes))
+        self.metrics.served(reply.model, outcome, size, now - started)
+        self._alarm.count(reply.model, outcome.reason, outcome.detail, now)
+        self._journal.decided(
+            lambda number: Decision(
+                number,
+                time(),
+                reply.model,
+                reply.version,
+                request.request_id,
+                kept_trace(sure=outcome.path is Path.EAGER),
+                reply.shape,
+                str(outcome.path),
+                outcome.reason,
+                outcome.detail[:_DETAIL],
+                hint_for(outcome.reason, outcome.detail) if outcome.reason is not None else "",
+                outcome.bucket,
+                outcome.variant,
+                outcome.padding_ratio,
+                outcome.batch_rows,
+                outcome.parts,
+                outcome.queue_s,
+                outcome.execute_s,
+                now - started,
+            )
+        )
+
+    def forget(self, model: str) -> None:
+        """No version of the model is up any more."""
+        self.metrics.forget(model)
+        self._alarm.forget(model)
+
+    def failed(self, label: str, request: InferRequest, outcome: str, detail: str, started: float) -> None:
+        """No answer was given. `label` is the model's name where one is known; `outcome`: rejected, expired, cancelled or error."""
+        self.metrics.failed(label, outcome)
+        self._journal.decided(
+            lambda number: Decision(
+                number,
+                time(),
+                request.model[:_DETAIL],
+                request.version[:_DETAIL],
+                request.request_id,
+                kept_trace(sure=outcome != "cancelled"),
+                {},
+                outcome,
+                detail=detail[:_DETAIL],
+                total_s=monotonic() - started,
+            )
+        )
