@@ -220,6 +220,7 @@ async def test_the_series_of_a_model_end_with_its_last_version() -> None:
     """Else whoever loads and unloads under new names would fill the worker's memory."""
     async with running("cpu", BASE, ["cache.capture.background=false"]) as node:
         await ask(node, "affine", {"input": torch.randn(2, 4)})
+        await node.admin.unload("affine")
         assert 'model="affine"' in node.worker.metrics.registry.text()
         await node.admin.unload("affine")
         assert 'model="affine"' not in node.worker.metrics.registry.text()
