@@ -102,16 +102,17 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> int:
 @asynccontextmanager
 async def _servers(config: WorkerConfig, node: Node) -> AsyncIterator[str]:
     """Every port of the worker; gives the line that says where they are. Raises ConfigError where an address is taken."""
+    observer = node.observer
     limits = Limits(message=config.limits.message, streams=config.limits.streams)
     servers = Servers(
         node.worker,
         node.admin,
+        observer,
         node.health,
         listen=Listen("worker.listen", config.listen),
         admin_listen=Listen("worker.admin_listen", config.admin_listen) if config.admin_listen else None,
         limits=limits,
     )
-    observer = node.observer
     probe = ProbeServer(node.health, Listen("worker.probe_listen", config.probe_listen)) if config.probe_listen else None
     metrics = MetricsServer(
         View(

@@ -8,6 +8,7 @@ import click
 
 from service.cli import options, printing, words
 from service.cli.client import CALL_TIMEOUT_S, admin_service, target_fields, wire_parameters
+from service.cli.decisions import explain_request
 from service.cli.options import Target
 from service.pb.graphcache.v1.admin_pb2 import (
     EvictRequest,
@@ -36,11 +37,29 @@ def graphs(model: str, admin_address: str, as_json: bool) -> None:
 
 
 @click.command()
-@options.target
+@click.argument("model", required=False)
+@options.sizes
+@click.option("--request", "request_id", metavar="ID", help="Say what was decided of a recent request, by its id or its trace's.")
+@options.parameters
+@options.model_version
 @options.admin_address
 @options.as_json
-def explain(target: Target, admin_address: str, as_json: bool) -> None:
-    """Say what would happen to a request of this shape now, and why."""
+def explain(
+    model: str | None,
+    sizes: dict[str, int],
+    request_id: str | None,
+    parameters: dict[str, str],
+    model_version: str,
+    admin_address: str,
+    as_json: bool,
+) -> None:
+    """Say what would happen to a request of this shape now, and why; or what was decided of a recent one (--request)."""
+    if (model is None) == (request_id is None):
+        raise click.UsageError("needs either MODEL AXIS=SIZE... or --request ID")
+    if request_id is not None:
+        explain_request(request_id, admin_address, as_json=as_json)
+        return
+    target = Target(model or "", model_version, sizes, parameters)
     with admin_service(admin_address) as admin:
         told = words.explanation(admin.Explain(ExplainRequest(**target_fields(target)), timeout=CALL_TIMEOUT_S))
     if as_json:

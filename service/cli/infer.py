@@ -21,6 +21,7 @@ from service.pb.graphcache.v1.replay_pb2 import DescribeModelRequest, ReplayRequ
 @click.option("--npz", type=click.Path(path_type=Path), help="Send arrays from a file, by the inputs' names.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
 @click.option("--deadline", type=options.DURATION, metavar="DURATION", help="Give up after this time, e.g. 50ms.")
+@click.option("--id", "request_id", default="", metavar="ID", help="The request's id, for `graphcache explain --request ID` afterwards.")
 @options.address
 @options.as_json
 def infer(
@@ -30,6 +31,7 @@ def infer(
     npz: Path | None,
     out: Path | None,
     deadline: float | None,
+    request_id: str,
     address: str,
     as_json: bool,
 ) -> None:
@@ -47,6 +49,7 @@ def infer(
         request = ReplayRequest(
             model=target.model,
             version=target.version,
+            id=request_id,
             inputs=requests.to_wire(inputs),
             parameters=wire_parameters(target.parameters),
         )

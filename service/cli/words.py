@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.pb.graphcache.v1.admin_pb2 import ExplainResponse, Graph, GraphState, PlanResponse
+from service.pb.graphcache.v1.admin_pb2 import Decision, ExplainResponse, GetStatusResponse, Graph, GraphState, ModelView, PlanResponse
 from service.pb.graphcache.v1.replay_pb2 import DescribeModelResponse, FallbackReason, GraphMode, ModeState, Outcome, Path, RefusalReason
 
 Words = dict[str, Any]
@@ -26,7 +26,7 @@ def refusal(value: RefusalReason) -> str:
     return RefusalReason.Name(value).removeprefix("REFUSAL_REASON_").lower() if value else ""
 
 
-def detail(of: Outcome | ExplainResponse) -> str:
+def detail(of: Outcome | ExplainResponse | Decision) -> str:
     """What stands behind the reason; for a refusal it begins with the refusal's name."""
     name = refusal(of.refusal_reason)
     return of.detail if of.detail.startswith(name) else f"{name}: {of.detail}".removesuffix(": ")
@@ -100,7 +100,74 @@ def graph(of: Graph) -> Words:
         "last_used_s": of.last_used_s if of.HasField("last_used_s") else None,
         "pinned": of.pinned,
         "reason": of.reason,
+        "padding_ratio": of.padding_ratio,
         "key": of.key,
+    }
+
+
+def decision(of: Decision) -> Words:
+    """How one request ended."""
+    return {
+        "at": of.at,
+        "model": of.model,
+        "version": of.version,
+        "request_id": of.request_id,
+        "trace_id": of.trace_id,
+        "shape": bucket(of.shape),
+        "outcome": of.outcome,
+        "reason": reason(of.fallback_reason),
+        "detail": detail(of),
+        "hint": of.hint,
+        "bucket": bucket(of.bucket),
+        "variant": variant(of.variant),
+        "padding_ratio": of.padding_ratio,
+        "batch_rows": of.batch_rows,
+        "parts": of.parts,
+        "queue_ms": of.queue_s * 1e3,
+        "execute_ms": of.execute_s * 1e3,
+        "total_ms": of.total_s * 1e3,
+    }
+
+
+def model(of: ModelView) -> Words:
+    """One model since the worker started."""
+    return {
+        "model": of.name,
+        "versions": list(of.versions),
+        "outcomes": dict(of.outcomes),
+        "saved_s": of.saved_s,
+        "slower_s": of.slower_s,
+        "reasons": [
+            {"reason": reason(r.fallback_reason), "requests": r.requests, "lost_s": r.lost_s, "detail": r.detail, "hint": r.hint}
+            for r in of.reasons
+        ],
+        "alarm": of.alarm,
+    }
+
+
+def status(of: GetStatusResponse) -> Words:
+    """A worker at one moment."""
+    memory = of.memory
+    return {
+        "worker": of.worker,
+        "program_version": of.program_version,
+        "device": of.device,
+        "at": of.at,
+        "uptime_s": of.uptime_s,
+        "ready": of.ready,
+        "waiting": of.load.waiting,
+        "running": of.load.running,
+        "saturation": of.load.saturation,
+        "busy_ratio": of.load.busy_ratio,
+        "backlog_s": dict(of.load.backlog_s),
+        "budget_bytes": of.budget_bytes,
+        "used_bytes": of.used_bytes,
+        "reusable_bytes": of.reusable_bytes,
+        "memory_used_bytes": memory.memory_used_bytes if of.HasField("memory") else None,
+        "memory_total_bytes": memory.memory_total_bytes if of.HasField("memory") else None,
+        "models": [model(one) for one in of.models],
+        "modes": [{"model": one.model, "variant": variant(one.variant), **mode(one.mode)} for one in of.modes],
+        "graphs": [graph(one) for one in of.graphs],
     }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from service.errors import BadInput, NotSupported
-from service.messages import Explanation, GraphInfo, ModelState, ModelStatus, Plan
+from service.errors import BadInput
+from service.messages import Explanation, ModelState, ModelStatus, Plan
 from service.pb.graphcache.v1 import admin_pb2 as pb
 from service.pb.graphcache.v1.admin_pb2_grpc import AdminServiceServicer
 from service.rpc.codec import parameters_of, wire_enum
+from service.rpc.observing import Watching, graph
 from service.rpc.ports import Operations
 from service.rpc.replay import PATHS, fallback_of, mode_state, refusal_of, sizes_of
 from service.rpc.status import Context, answers_errors
@@ -22,13 +23,14 @@ MODEL_STATES: dict[ModelState, pb.ModelState] = wire_enum(ModelState, pb.ModelSt
 class AdminServicer(AdminServiceServicer):
     """Thin: each call is one operation between two conversions."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, watching: Watching) -> None:
         self._operations = operations
+        self._watching = watching
 
     @answers_errors
     async def ListGraphs(self, request: pb.ListGraphsRequest, context: Context) -> pb.ListGraphsResponse:
         """The graphs of a model or of all models."""
-        return pb.ListGraphsResponse(graphs=[_graph(info) for info in self._operations.graphs(request.model)])
+        return pb.ListGraphsResponse(graphs=[graph(info) for info in self._operations.graphs(request.model)])
 
     @answers_errors
     async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainResponse:
@@ -41,7 +43,7 @@ class AdminServicer(AdminServiceServicer):
         """Capture a bucket and wait for it."""
         parameters = parameters_of(request.parameters)
         info = await self._operations.warm(request.model, request.version, _shape(request.shape), parameters, request.force)
-        return pb.WarmResponse(graph=_graph(info))
+        return pb.WarmResponse(graph=graph(info))
 
     @answers_errors
     async def Evict(self, request: pb.EvictRequest, context: Context) -> pb.EvictResponse:
@@ -55,7 +57,7 @@ class AdminServicer(AdminServiceServicer):
         """Protect a graph from eviction, or stop doing so."""
         parameters = parameters_of(request.parameters)
         info = self._operations.pin(request.model, request.version, _shape(request.shape), parameters, request.pinned)
-        return pb.PinResponse(graph=_graph(info))
+        return pb.PinResponse(graph=graph(info))
 
     @answers_errors
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
@@ -98,11 +100,23 @@ class AdminServicer(AdminServiceServicer):
         )
 
     @answers_errors
-    async def WatchDecisions(  # type: ignore[override] # ends with its status before the first message
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        """The worker at this moment."""
+        return await self._watching.status()
+
+    @answers_errors
+    async def FindDecisions(self, request: pb.FindDecisionsRequest, context: Context) -> pb.FindDecisionsResponse:
+        """How requests of one id ended."""
+        if not request.id:
+            raise BadInput("", "id: missing")
+        return await self._watching.find(request.id)
+
+    @answers_errors
+    async def WatchDecisions(  # type: ignore[override] # a handler may write to the context instead of yielding
         self, request: pb.WatchDecisionsRequest, context: Context
     ) -> None:
-        """Not built yet."""
-        raise NotSupported("WatchDecisions is not built yet")
+        """Requests and graphs from now on."""
+        await self._watching.watch(request, context)
 
 
 def _shape(wire: Mapping[str, int]) -> dict[str, int]:
@@ -111,24 +125,6 @@ def _shape(wire: Mapping[str, int]) -> dict[str, int]:
         if size <= 0:
             raise BadInput("", f"axis {axis!r}: size {size} is not positive")
     return shape
-
-
-def _graph(info: GraphInfo) -> pb.Graph:
-    return pb.Graph(
-        model=info.model,
-        version=info.version,
-        variant=dict(info.variant),
-        bucket=info.bucket.as_dict(),
-        state=f"GRAPH_STATE_{info.state.upper()}",
-        key=info.key,
-        hits=info.hits,
-        saved_s=info.saved_s,
-        bytes=info.bytes,
-        arena=info.arena,
-        last_used_s=info.last_used_s,
-        pinned=info.pinned,
-        reason=info.reason,
-    )
 
 
 def _explanation(found: Explanation) -> pb.ExplainResponse:

@@ -18,6 +18,7 @@ from service.messages import (
     Plan,
 )
 from service.models.spec import ModelSpec, Shape
+from service.snapshot import Decision, Entry, Snapshot
 
 
 class Inference(Protocol):
@@ -37,6 +38,41 @@ class Inference(Protocol):
 
     def statistics(self, model: str = "", version: str = "") -> list[ModelStats]:
         """Counters of one version, of all versions of a model, or of all models."""
+        ...
+
+
+class Observations(Protocol):
+    """Looks at a running worker. May be called from any thread."""
+
+    def snapshot(self) -> Snapshot:
+        """Everything now."""
+        ...
+
+    @property
+    def journal(self) -> Decisions:
+        """What was decided of late."""
+        ...
+
+
+class Decisions(Protocol):
+    """Recent decisions, numbered."""
+
+    @property
+    def number(self) -> int:
+        """Of the latest entry."""
+        ...
+
+    @property
+    def kept(self) -> int:
+        """Requests that can be looked up."""
+        ...
+
+    def find(self, name: str) -> list[Decision]:
+        """By request id or trace id, oldest first."""
+        ...
+
+    def since(self, number: int, *, replays: bool = True) -> list[Entry]:
+        """Entries after this number, oldest first, as far as they are kept."""
         ...
 
 

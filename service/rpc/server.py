@@ -14,7 +14,8 @@ from service.pb.graphcache.v1.replay_pb2_grpc import add_ReplayServiceServicer_t
 from service.pb.inference.grpc_service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from service.rpc import admin, health, inference, replay
 from service.rpc.address import Listen, bind
-from service.rpc.ports import Inference, Operations
+from service.rpc.observing import Watching
+from service.rpc.ports import Inference, Observations, Operations
 from service.rpc.streams import Streams
 
 SERVICES = (inference.SERVICE, replay.SERVICE, admin.SERVICE)  # what health checks may ask for by name
@@ -35,6 +36,7 @@ class Servers:
         self,
         worker: Inference,
         operations: Operations,
+        observations: Observations,
         state: health.HealthState,
         *,
         listen: Listen,
@@ -42,6 +44,7 @@ class Servers:
         limits: Limits = Limits(),
     ) -> None:
         self._streams = Streams()
+        self._watching = Watching(observations)
         self._inference = _server(limits)
         add_GRPCInferenceServiceServicer_to_server(inference.InferenceServicer(worker, state, self._streams), self._inference)
         add_ReplayServiceServicer_to_server(replay.ReplayServicer(worker, self._streams), self._inference)
@@ -51,7 +54,7 @@ class Servers:
         self._admin = _server(limits) if admin_listen else None
         self._admin_listen = admin_listen
         if self._admin:
-            add_AdminServiceServicer_to_server(admin.AdminServicer(operations), self._admin)
+            add_AdminServiceServicer_to_server(admin.AdminServicer(operations, self._watching), self._admin)
             reflection.enable_server_reflection((admin.SERVICE, reflection.SERVICE_NAME), self._admin)
 
     async def start(self) -> tuple[str, str]:
@@ -67,6 +70,7 @@ class Servers:
     async def stop(self, grace_s: float) -> None:
         """Take no more calls (they get UNAVAILABLE), finish those in flight, and cancel what is left after the grace."""
         self._streams.close()
+        self._watching.close()
         await asyncio.gather(*(server.stop(grace_s) for server in (self._inference, self._admin) if server))
 
 

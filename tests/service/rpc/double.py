@@ -40,6 +40,8 @@ from service.pb.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from service.rpc.address import Listen
 from service.rpc.health import HealthState
 from service.rpc.server import SERVICES, Limits, Servers
+from service.snapshot import DeviceReading, Load, ModelView, ReasonCount, SizeCount, Snapshot, VariantMode
+from service.telemetry.journal import Journal
 from service.tensors import Datatype
 
 if TYPE_CHECKING:  # known to the type checker only
@@ -136,6 +138,38 @@ class Echo:
         return [ModelStats("echo", "1", 5, 30, 10, 12, 1200, 1, 10, 300, 20, 500, 40, ((4, 7, 700), (2, 3, 300)))]
 
 
+SNAPSHOT = Snapshot(
+    worker="w",
+    program="0.1",
+    device="cpu",
+    at=1000.0,
+    uptime_s=5.0,
+    ready=True,
+    load=Load(3, 1, 0.25, 0.5, {"replay": 0.125, "eager": 2.0}),
+    budget=1 << 30,
+    used=1 << 20,
+    reusable=7,
+    memory=DeviceReading(10, 20, 0.5, {"sm": 1e9}),
+    models=[
+        ModelView("echo", ["1"], {"replay": 9, "eager": 1}, 2.5, 0.25, [ReasonCount(FallbackReason.EVICTED, 1, 0.5, "d", "h")], "all eager")
+    ],
+    modes=[VariantMode("echo", (("adapter", "base"),), MODE)],
+    graphs=[GRAPH],
+    sizes=[SizeCount("echo", (), Bucket.of(batch=3, seq=7), 12, Bucket.of(batch=4, seq=8))],
+)
+
+
+class Observed:
+    """A snapshot that stays, and a real journal."""
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+
+    def snapshot(self) -> Snapshot:
+        """Always the same."""
+        return SNAPSHOT
+
+
 @dataclass
 class Recorder:
     """Operations that note what they are asked."""
@@ -227,6 +261,7 @@ class Node:
 
     worker: Echo
     operations: Recorder
+    observed: Observed
     health: HealthState
     servers: Servers
     address: str
@@ -252,10 +287,11 @@ class Node:
 @asynccontextmanager
 async def listening(limits: Limits = LIMITS, *, address: str = "127.0.0.1:0") -> AsyncIterator[Node]:
     """Servers around an Echo, on free ports."""
-    worker, operations, health = Echo(), Recorder(), HealthState(SERVICES)
+    worker, operations, observed, health = Echo(), Recorder(), Observed(), HealthState(SERVICES)
     servers = Servers(
         worker,
         operations,
+        observed,
         health,
         listen=Listen("worker.listen", address),
         admin_listen=Listen("worker.admin_listen", "127.0.0.1:0"),
@@ -265,7 +301,7 @@ async def listening(limits: Limits = LIMITS, *, address: str = "127.0.0.1:0") ->
     health.set_ready(True)
     async with grpc.aio.insecure_channel(bound) as channel, grpc.aio.insecure_channel(admin_bound) as admin_channel:
         try:
-            yield Node(worker, operations, health, servers, bound, channel, admin_channel)
+            yield Node(worker, operations, observed, health, servers, bound, channel, admin_channel)
         finally:
             await servers.stop(0)
 

@@ -120,12 +120,6 @@ async def test_failures_have_their_status(node: Node) -> None:
     assert await _code(node.admin.Pin(pb.PinRequest(model="echo", shape=SHAPE))) == (grpc.StatusCode.FAILED_PRECONDITION, "not resident")
 
 
-async def test_what_is_not_built_says_so(node: Node) -> None:
-    """UNIMPLEMENTED, naming the call."""
-    watch = node.admin.WatchDecisions(pb.WatchDecisionsRequest())
-    assert await _code(watch.read()) == (grpc.StatusCode.UNIMPLEMENTED, "WatchDecisions is not built yet")
-
-
 async def test_admin_calls_on_the_inference_port_are_refused(node: Node) -> None:
     """Whoever may send requests may not act on the worker."""
     call = node.channel.unary_unary(

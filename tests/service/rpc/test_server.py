@@ -20,7 +20,7 @@ from service.pb.inference import grpc_service_pb2 as pb
 from service.rpc.address import Listen
 from service.rpc.health import HealthState
 from service.rpc.server import SERVICES, Limits, Servers
-from tests.service.rpc.double import Echo, Recorder, listening, read
+from tests.service.rpc.double import Echo, Observed, Recorder, listening, read
 
 
 def request(rows: int = 1, request_id: str = "") -> replay_pb2.ReplayRequest:
@@ -39,6 +39,7 @@ async def _start(address: str, *, admin: str = "127.0.0.1:0") -> None:
     servers = Servers(
         Echo(),
         Recorder(),
+        Observed(),
         HealthState(SERVICES),
         listen=Listen("worker.listen", address),
         admin_listen=Listen("worker.admin_listen", admin),

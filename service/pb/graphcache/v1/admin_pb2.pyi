@@ -26,6 +26,13 @@ class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_STATE_LOADING: _ClassVar[ModelState]
     MODEL_STATE_UNLOADING: _ClassVar[ModelState]
     MODEL_STATE_UNAVAILABLE: _ClassVar[ModelState]
+
+class Happening(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HAPPENING_UNSPECIFIED: _ClassVar[Happening]
+    HAPPENING_CAPTURED: _ClassVar[Happening]
+    HAPPENING_REFUSED: _ClassVar[Happening]
+    HAPPENING_EVICTED: _ClassVar[Happening]
 GRAPH_STATE_UNSPECIFIED: GraphState
 GRAPH_STATE_PENDING: GraphState
 GRAPH_STATE_CAPTURING: GraphState
@@ -39,9 +46,13 @@ MODEL_STATE_READY: ModelState
 MODEL_STATE_LOADING: ModelState
 MODEL_STATE_UNLOADING: ModelState
 MODEL_STATE_UNAVAILABLE: ModelState
+HAPPENING_UNSPECIFIED: Happening
+HAPPENING_CAPTURED: Happening
+HAPPENING_REFUSED: Happening
+HAPPENING_EVICTED: Happening
 
 class Graph(_message.Message):
-    __slots__ = ("model", "version", "variant", "bucket", "state", "key", "hits", "saved_s", "bytes", "arena", "last_used_s", "pinned", "reason")
+    __slots__ = ("model", "version", "variant", "bucket", "state", "key", "hits", "saved_s", "bytes", "arena", "last_used_s", "pinned", "reason", "padding_ratio")
     class VariantEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +80,7 @@ class Graph(_message.Message):
     LAST_USED_S_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PADDING_RATIO_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     variant: _containers.ScalarMap[str, str]
@@ -82,7 +94,8 @@ class Graph(_message.Message):
     last_used_s: float
     pinned: bool
     reason: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., variant: _Optional[_Mapping[str, str]] = ..., bucket: _Optional[_Mapping[str, int]] = ..., state: _Optional[_Union[GraphState, str]] = ..., key: _Optional[str] = ..., hits: _Optional[int] = ..., saved_s: _Optional[float] = ..., bytes: _Optional[int] = ..., arena: _Optional[str] = ..., last_used_s: _Optional[float] = ..., pinned: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    padding_ratio: float
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., variant: _Optional[_Mapping[str, str]] = ..., bucket: _Optional[_Mapping[str, int]] = ..., state: _Optional[_Union[GraphState, str]] = ..., key: _Optional[str] = ..., hits: _Optional[int] = ..., saved_s: _Optional[float] = ..., bytes: _Optional[int] = ..., arena: _Optional[str] = ..., last_used_s: _Optional[float] = ..., pinned: bool = ..., reason: _Optional[str] = ..., padding_ratio: _Optional[float] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "version", "state", "reason")
@@ -471,10 +484,298 @@ class SetBudgetResponse(_message.Message):
     reusable_bytes: int
     def __init__(self, budget_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., reusable_bytes: _Optional[int] = ...) -> None: ...
 
-class WatchDecisionsRequest(_message.Message):
+class ReasonCount(_message.Message):
+    __slots__ = ("fallback_reason", "requests", "lost_s", "detail", "hint")
+    FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LOST_S_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    fallback_reason: _replay_pb2.FallbackReason
+    requests: int
+    lost_s: float
+    detail: str
+    hint: str
+    def __init__(self, fallback_reason: _Optional[_Union[_replay_pb2.FallbackReason, str]] = ..., requests: _Optional[int] = ..., lost_s: _Optional[float] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
+
+class ModelView(_message.Message):
+    __slots__ = ("name", "versions", "outcomes", "saved_s", "slower_s", "reasons", "alarm")
+    class OutcomesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_S_FIELD_NUMBER: _ClassVar[int]
+    SLOWER_S_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    ALARM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    versions: _containers.RepeatedScalarFieldContainer[str]
+    outcomes: _containers.ScalarMap[str, int]
+    saved_s: float
+    slower_s: float
+    reasons: _containers.RepeatedCompositeFieldContainer[ReasonCount]
+    alarm: str
+    def __init__(self, name: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., saved_s: _Optional[float] = ..., slower_s: _Optional[float] = ..., reasons: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., alarm: _Optional[str] = ...) -> None: ...
+
+class VariantMode(_message.Message):
+    __slots__ = ("model", "variant", "mode")
+    class VariantEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    variant: _containers.ScalarMap[str, str]
+    mode: _replay_pb2.ModeState
+    def __init__(self, model: _Optional[str] = ..., variant: _Optional[_Mapping[str, str]] = ..., mode: _Optional[_Union[_replay_pb2.ModeState, _Mapping]] = ...) -> None: ...
+
+class SizeCount(_message.Message):
+    __slots__ = ("model", "variant", "size", "runs", "bucket")
+    class VariantEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class SizeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class BucketEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    variant: _containers.ScalarMap[str, str]
+    size: _containers.ScalarMap[str, int]
+    runs: int
+    bucket: _containers.ScalarMap[str, int]
+    def __init__(self, model: _Optional[str] = ..., variant: _Optional[_Mapping[str, str]] = ..., size: _Optional[_Mapping[str, int]] = ..., runs: _Optional[int] = ..., bucket: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("waiting", "running", "saturation", "busy_ratio", "backlog_s")
+    class BacklogSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    SATURATION_FIELD_NUMBER: _ClassVar[int]
+    BUSY_RATIO_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_S_FIELD_NUMBER: _ClassVar[int]
+    waiting: int
+    running: int
+    saturation: float
+    busy_ratio: float
+    backlog_s: _containers.ScalarMap[str, float]
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., saturation: _Optional[float] = ..., busy_ratio: _Optional[float] = ..., backlog_s: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class DeviceReading(_message.Message):
+    __slots__ = ("memory_used_bytes", "memory_total_bytes", "utilization_ratio", "clocks_hertz")
+    class ClocksHertzEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_RATIO_FIELD_NUMBER: _ClassVar[int]
+    CLOCKS_HERTZ_FIELD_NUMBER: _ClassVar[int]
+    memory_used_bytes: int
+    memory_total_bytes: int
+    utilization_ratio: float
+    clocks_hertz: _containers.ScalarMap[str, float]
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., utilization_ratio: _Optional[float] = ..., clocks_hertz: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class GetStatusResponse(_message.Message):
+    __slots__ = ("worker", "program_version", "device", "at", "uptime_s", "ready", "load", "budget_bytes", "used_bytes", "reusable_bytes", "memory", "models", "modes", "graphs", "sizes")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REUSABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    MODES_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    program_version: str
+    device: str
+    at: float
+    uptime_s: float
+    ready: bool
+    load: Load
+    budget_bytes: int
+    used_bytes: int
+    reusable_bytes: int
+    memory: DeviceReading
+    models: _containers.RepeatedCompositeFieldContainer[ModelView]
+    modes: _containers.RepeatedCompositeFieldContainer[VariantMode]
+    graphs: _containers.RepeatedCompositeFieldContainer[Graph]
+    sizes: _containers.RepeatedCompositeFieldContainer[SizeCount]
+    def __init__(self, worker: _Optional[str] = ..., program_version: _Optional[str] = ..., device: _Optional[str] = ..., at: _Optional[float] = ..., uptime_s: _Optional[float] = ..., ready: bool = ..., load: _Optional[_Union[Load, _Mapping]] = ..., budget_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reusable_bytes: _Optional[int] = ..., memory: _Optional[_Union[DeviceReading, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelView, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[VariantMode, _Mapping]]] = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., sizes: _Optional[_Iterable[_Union[SizeCount, _Mapping]]] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("at", "model", "version", "request_id", "trace_id", "shape", "outcome", "fallback_reason", "refusal_reason", "detail", "hint", "bucket", "variant", "padding_ratio", "batch_rows", "parts", "queue_s", "execute_s", "total_s")
+    class ShapeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class BucketEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class VariantEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    AT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    PADDING_RATIO_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    EXECUTE_S_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_S_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    model: str
+    version: str
+    request_id: str
+    trace_id: str
+    shape: _containers.ScalarMap[str, int]
+    outcome: str
+    fallback_reason: _replay_pb2.FallbackReason
+    refusal_reason: _replay_pb2.RefusalReason
+    detail: str
+    hint: str
+    bucket: _containers.ScalarMap[str, int]
+    variant: _containers.ScalarMap[str, str]
+    padding_ratio: float
+    batch_rows: int
+    parts: int
+    queue_s: float
+    execute_s: float
+    total_s: float
+    def __init__(self, at: _Optional[float] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., shape: _Optional[_Mapping[str, int]] = ..., outcome: _Optional[str] = ..., fallback_reason: _Optional[_Union[_replay_pb2.FallbackReason, str]] = ..., refusal_reason: _Optional[_Union[_replay_pb2.RefusalReason, str]] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., bucket: _Optional[_Mapping[str, int]] = ..., variant: _Optional[_Mapping[str, str]] = ..., padding_ratio: _Optional[float] = ..., batch_rows: _Optional[int] = ..., parts: _Optional[int] = ..., queue_s: _Optional[float] = ..., execute_s: _Optional[float] = ..., total_s: _Optional[float] = ...) -> None: ...
+
+class GraphEvent(_message.Message):
+    __slots__ = ("at", "happening", "model", "bucket", "variant", "seconds", "bytes", "detail")
+    class BucketEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class VariantEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    AT_FIELD_NUMBER: _ClassVar[int]
+    HAPPENING_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    happening: Happening
+    model: str
+    bucket: _containers.ScalarMap[str, int]
+    variant: _containers.ScalarMap[str, str]
+    seconds: float
+    bytes: int
+    detail: str
+    def __init__(self, at: _Optional[float] = ..., happening: _Optional[_Union[Happening, str]] = ..., model: _Optional[str] = ..., bucket: _Optional[_Mapping[str, int]] = ..., variant: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[float] = ..., bytes: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class FindDecisionsRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class FindDecisionsResponse(_message.Message):
+    __slots__ = ("decisions", "kept")
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    decisions: _containers.RepeatedCompositeFieldContainer[Decision]
+    kept: int
+    def __init__(self, decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., kept: _Optional[int] = ...) -> None: ...
+
+class WatchDecisionsRequest(_message.Message):
+    __slots__ = ("model", "fallbacks_only")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FALLBACKS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    fallbacks_only: bool
+    def __init__(self, model: _Optional[str] = ..., fallbacks_only: bool = ...) -> None: ...
+
 class WatchDecisionsResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("request", "graph")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    request: Decision
+    graph: GraphEvent
+    def __init__(self, request: _Optional[_Union[Decision, _Mapping]] = ..., graph: _Optional[_Union[GraphEvent, _Mapping]] = ...) -> None: ...

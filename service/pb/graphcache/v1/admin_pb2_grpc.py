@@ -89,6 +89,16 @@ class AdminServiceStub(object):
                 request_serializer=graphcache_dot_v1_dot_admin__pb2.SetBudgetRequest.SerializeToString,
                 response_deserializer=graphcache_dot_v1_dot_admin__pb2.SetBudgetResponse.FromString,
                 _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/graphcache.v1.AdminService/GetStatus',
+                request_serializer=graphcache_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=graphcache_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
+        self.FindDecisions = channel.unary_unary(
+                '/graphcache.v1.AdminService/FindDecisions',
+                request_serializer=graphcache_dot_v1_dot_admin__pb2.FindDecisionsRequest.SerializeToString,
+                response_deserializer=graphcache_dot_v1_dot_admin__pb2.FindDecisionsResponse.FromString,
+                _registered_method=True)
         self.WatchDecisions = channel.unary_stream(
                 '/graphcache.v1.AdminService/WatchDecisions',
                 request_serializer=graphcache_dot_v1_dot_admin__pb2.WatchDecisionsRequest.SerializeToString,
@@ -172,8 +182,22 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatus(self, request, context):
+        """The worker at this moment: load, cache, models with their fallbacks, traffic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindDecisions(self, request, context):
+        """How requests of one id ended, as far as they are kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchDecisions(self, request, context):
-        """Not built yet: UNIMPLEMENTED.
+        """Requests and graphs from now on, as they end, come and go.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,6 +260,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetBudget,
                     request_deserializer=graphcache_dot_v1_dot_admin__pb2.SetBudgetRequest.FromString,
                     response_serializer=graphcache_dot_v1_dot_admin__pb2.SetBudgetResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=graphcache_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
+                    response_serializer=graphcache_dot_v1_dot_admin__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'FindDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindDecisions,
+                    request_deserializer=graphcache_dot_v1_dot_admin__pb2.FindDecisionsRequest.FromString,
+                    response_serializer=graphcache_dot_v1_dot_admin__pb2.FindDecisionsResponse.SerializeToString,
             ),
             'WatchDecisions': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchDecisions,
@@ -540,6 +574,60 @@ class AdminService(object):
             '/graphcache.v1.AdminService/SetBudget',
             graphcache_dot_v1_dot_admin__pb2.SetBudgetRequest.SerializeToString,
             graphcache_dot_v1_dot_admin__pb2.SetBudgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/graphcache.v1.AdminService/GetStatus',
+            graphcache_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+            graphcache_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/graphcache.v1.AdminService/FindDecisions',
+            graphcache_dot_v1_dot_admin__pb2.FindDecisionsRequest.SerializeToString,
+            graphcache_dot_v1_dot_admin__pb2.FindDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,8 +49,12 @@ class AdminServiceStub:
     """Switch graphs for a model or one of its variants, from the next batch on."""
     SetBudget: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetBudgetRequest, _admin_pb2.SetBudgetResponse]
     """Resize the cache; what no longer fits is evicted."""
+    GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
+    """The worker at this moment: load, cache, models with their fallbacks, traffic."""
+    FindDecisions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FindDecisionsRequest, _admin_pb2.FindDecisionsResponse]
+    """How requests of one id ended, as far as they are kept."""
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_admin_pb2.WatchDecisionsRequest, _admin_pb2.WatchDecisionsResponse]
-    """Not built yet: UNIMPLEMENTED."""
+    """Requests and graphs from now on, as they end, come and go."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -73,8 +77,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Switch graphs for a model or one of its variants, from the next batch on."""
     SetBudget: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetBudgetRequest, _admin_pb2.SetBudgetResponse]  # type: ignore[assignment]
     """Resize the cache; what no longer fits is evicted."""
+    GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
+    """The worker at this moment: load, cache, models with their fallbacks, traffic."""
+    FindDecisions: _aio.UnaryUnaryMultiCallable[_admin_pb2.FindDecisionsRequest, _admin_pb2.FindDecisionsResponse]  # type: ignore[assignment]
+    """How requests of one id ended, as far as they are kept."""
     WatchDecisions: _aio.UnaryStreamMultiCallable[_admin_pb2.WatchDecisionsRequest, _admin_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
-    """Not built yet: UNIMPLEMENTED."""
+    """Requests and graphs from now on, as they end, come and go."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -162,11 +170,27 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Resize the cache; what no longer fits is evicted."""
 
     @_abc_1.abstractmethod
+    def GetStatus(
+        self,
+        request: _admin_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetStatusResponse, _abc.Awaitable[_admin_pb2.GetStatusResponse]]:
+        """The worker at this moment: load, cache, models with their fallbacks, traffic."""
+
+    @_abc_1.abstractmethod
+    def FindDecisions(
+        self,
+        request: _admin_pb2.FindDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FindDecisionsResponse, _abc.Awaitable[_admin_pb2.FindDecisionsResponse]]:
+        """How requests of one id ended, as far as they are kept."""
+
+    @_abc_1.abstractmethod
     def WatchDecisions(
         self,
         request: _admin_pb2.WatchDecisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.WatchDecisionsResponse], _abc.AsyncIterator[_admin_pb2.WatchDecisionsResponse]]:
-        """Not built yet: UNIMPLEMENTED."""
+        """Requests and graphs from now on, as they end, come and go."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
