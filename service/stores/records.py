@@ -1,0 +1,144 @@
+"""Windows and costs as fields and values of text, the same in every store; and back, with every record checked.
+
+    window   {"model": "encoder", "variant": {}, "phase": "any", "shape": {"batch": 4, "seq": 57}}  →  812
+             the shapes "rounded" and "other" stand for runs that are counted at a larger shape, or at none (cachepolicy/profile.py)
+             @worker, @window, @seconds  →  whose window this is, when it began, how long traffic was watched in it
+    costs    {"environment": "5ce…", "bucket": {"batch": 8}}  →  {"eager_s": …, "replay_s": …, "capture_s": …, "bytes": …, …}
+
+What a window or a record belongs to is told inside it, and compared with the key that it was found under.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from cachepolicy.profile import LONGEST_NAME, MOST_SIZE, Tally, TrafficProfile, number, read_shape, read_workload
+from service.stores.base import CostRecord, Window
+
+Skipped = Callable[[], None]  # is called for every record that is not valid
+
+
+def window_fields(window: Window) -> dict[str, str]:
+    """A window as fields."""
+    fields = {"@worker": window.worker, "@window": moment(window.start), "@seconds": _number(window.traffic.seconds)}
+    for workload, tally in window.traffic.tallies.items():
+        named = {"model": workload.model, "variant": dict(workload.variant), "phase": workload.phase}
+        for shape, runs in tally.shapes().items():
+            fields[_json({**named, "shape": dict(shape)})] = _number(runs)
+        for rest, runs in (("rounded", tally.rounded), ("other", tally.other)):
+            if runs:
+                fields[_json({**named, "shape": rest})] = _number(runs)
+    return fields
+
+
+def read_window(start: int, worker: str, fields: Mapping[str, str], skipped: Skipped) -> Window | None:
+    """The window that these fields are; None where they don't say that they are this one."""
+    if not fields:
+        return None  # expired meanwhile
+    if fields.get("@worker") != worker or fields.get("@window") != moment(start):
+        skipped()
+        return None
+    traffic = TrafficProfile(now=float(start))
+    for field, value in fields.items():
+        try:
+            if field == "@seconds":
+                traffic.seconds = number(float(value), field)
+            elif not field.startswith("@"):
+                _read_runs(traffic, field, value)
+        except (ValueError, RecursionError):
+            skipped()
+    return Window(start, worker, traffic)
+
+
+def _read_runs(traffic: TrafficProfile, field: str, value: str) -> None:
+    named, runs = _loads(field), number(float(value), field)
+    workload = read_workload(named)
+    match named.get("shape"):
+        case "rounded":
+            traffic.tallies.setdefault(workload, Tally()).rounded += runs
+        case "other":
+            traffic.tallies.setdefault(workload, Tally()).other += runs
+        case shape:
+            traffic.note(workload, read_shape(shape), traffic.now, runs)
+
+
+def cost_field(record: CostRecord) -> str:
+    """Names a record among those of its program."""
+    return _json({"environment": record.environment, "bucket": dict(record.bucket)})
+
+
+def cost_value(record: CostRecord, now: float) -> str:
+    """What was measured, and when."""
+    return _json(
+        {
+            "eager_s": record.eager_s,
+            "replay_s": record.replay_s,
+            "capture_s": record.capture_s,
+            "bytes": record.bytes,
+            "arena_bytes": record.arena_bytes,
+            "model": record.model,
+            "device": record.device,
+            "measured": moment(now),
+        }
+    )
+
+
+def read_cost(program: str, field: str, value: str, skipped: Skipped) -> CostRecord | None:
+    """The record, where it is valid."""
+    try:
+        named, told = _loads(field), _loads(value)
+        environment = named.get("environment")
+        if not isinstance(environment, str) or not 1 <= len(environment) <= LONGEST_NAME:
+            raise ValueError("environment: must be a fingerprint")  # noqa: TRY301 - all that is wrong with a record is told alike
+        record = CostRecord(
+            environment,
+            program,
+            read_shape(named.get("bucket")),
+            eager_s=_seconds(told, "eager_s"),
+            replay_s=_seconds(told, "replay_s"),
+            capture_s=_seconds(told, "capture_s"),
+            bytes=_bytes(told, "bytes"),
+            arena_bytes=_bytes(told, "arena_bytes"),
+            model=str(told.get("model", ""))[:LONGEST_NAME],
+            device=str(told.get("device", ""))[:LONGEST_NAME],
+        )
+    except (ValueError, RecursionError):
+        skipped()
+        return None
+    return record
+
+
+def moment(seconds: float) -> str:
+    """A time of the epoch as people write it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _seconds(told: Mapping[str, object], name: str) -> float:
+    value = number(told.get(name), name)
+    if value > 3600.0:
+        raise ValueError(f"{name}: {value} s can't be")
+    return value
+
+
+def _bytes(told: Mapping[str, object], name: str) -> int:
+    value = number(told.get(name), name)
+    if value > MOST_SIZE:
+        raise ValueError(f"{name}: {value} bytes can't be")
+    return int(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(", ", ": "), ensure_ascii=False)
+
+
+def _loads(text: str) -> dict[str, object]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping")  # noqa: TRY004 - all that is wrong with a record is told alike
+    return value
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
