@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
+from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.capture import Action, Capture, CaptureAdmission, Evict, Rebuild, Refuse
 from cachepolicy.costs import CostTable
@@ -41,6 +43,14 @@ _RECONSIDER_S = 2.0  # costs change and refusals age also where no loss makes a 
 _WINDOW_S = 5.0  # over which the lane's load is taken
 _SUPERSEDED = "the model was unloaded or reloaded meanwhile, or its graph evicted"
 _TICK_S = 0.25  # how often a thread without a job looks whether something serves that should be judged again
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What others tell of a signature: runs that an hour brings by ladder bucket, and costs as `CostTable.load` takes them."""
+
+    runs: Mapping[Bucket, float] = field(default_factory=dict)
+    costs: Mapping[Bucket, tuple[float, float, float, int, int]] = field(default_factory=dict)
 
 
 class Capturer:
@@ -142,15 +152,21 @@ class Capturer:
                 self._served[signature] = (served, variant)
                 self._since[signature] = monotonic()
 
-    def warm(self, key: GraphKey, *, force: bool) -> Future[GraphEntry]:
+    def foresee(self, promises: Mapping[Signature, Promise]) -> Future[list[Capture]]:
+        """What the policy would capture now for traffic that is promised; counts of these signatures begin anew. Captures nothing."""
+        return self._submit(partial(self._foresee, promises), Turn.ASKED)
+
+    def warm(self, key: GraphKey, *, force: bool, known: bool = False) -> Future[GraphEntry]:
         """Capture one bucket as soon as possible; `force` forgets an earlier refusal and skips the profit test, never the proof.
+
+        One that is `known` to pay, from measurements of others, is not measured either.
 
         The future raises CaptureRefused, NotYetProvable.
         """
         progress = self._progress.get(key)
         if self.cache.get(key) is None and (progress is None or progress.stage in (Stage.EVICTED, Stage.SHADOW) or force):
             self._progress.note(key, Progress(Stage.PENDING))
-        return self._submit(partial(self._warm, key, force), Turn.ASKED)
+        return self._submit(partial(self._warm, key, force, known), Turn.ASKED)
 
     def forget(self, signatures: list[Signature]) -> None:
         """Destroy all graphs of these signatures and all memory of them, and give up the one in the making; returns when that is done.
@@ -303,11 +319,21 @@ class Capturer:
             return ""
         return f"predicted for {key.bucket}: eager {eager * 1e3:.3g} ms, padded replay {replay * 1e3:.3g} ms"
 
-    def _warm(self, key: GraphKey, force: bool) -> GraphEntry:
+    def _foresee(self, promises: Mapping[Signature, Promise]) -> list[Capture]:
+        with self._lock:
+            now = monotonic()
+            for signature, promise in promises.items():
+                found = self._served.get(signature)
+                if found is not None:
+                    self._costs.load(signature, promise.costs)
+                    self._admission.introduce(signature, found[0].ladder, now, promise.runs)
+        return [action for action in self._admission.decide(self.cache, monotonic()) if isinstance(action, Capture)]
+
+    def _warm(self, key: GraphKey, force: bool, known: bool) -> GraphEntry:
         progress = self._progress.get(key)
         if progress is not None and progress.stage is Stage.REFUSED and not force:
             raise CaptureRefused(progress.reason or RefusalReason.CAPTURE_ERROR, progress.detail)
-        return self._capture(key, force=force)
+        return self._capture(key, force=force, known=known)
 
     def _capture(self, key: GraphKey, *, force: bool = False, known: bool = False) -> GraphEntry:
         """Have a graph made. Raises what the recorder raises, and remembers refusals."""

@@ -30,7 +30,6 @@ NOT_BUILT: Mapping[str, tuple[object, ...]] = {
     "worker.tls": (),
     "cache.capture.max_nodes": (),
     "requests": (),
-    "profile_store": ("sqlite",),
     "telemetry.otlp": ("none",),
     "telemetry.sample": ("1%",),
     "telemetry.keep": (["fallback", "error", "slow"],),
@@ -39,6 +38,7 @@ NOT_BUILT: Mapping[str, tuple[object, ...]] = {
 }
 
 _DEVICE = re.compile(r"auto|cpu|cuda:\d+")
+_STORE = re.compile(r"sqlite|none|rediss?(\+(sentinel|cluster))?://\S+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -61,6 +61,12 @@ def _device(value: str) -> str:
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError(f"must consist of letters, digits, '.', '_' and '-', not {value!r}")
+    return value
+
+
+def _profile_store(value: str) -> str:
+    if not _STORE.fullmatch(value):  # a URL may have a password: it is not repeated
+        raise ValueError("must be sqlite, none, or a URL such as redis://host:6379")
     return value
 
 
@@ -159,8 +165,9 @@ class PrewarmEntry(Section):
 
 
 class PrewarmConfig(Section):
-    """What is captured before traffic: at most so many seconds and graphs."""
+    """What is captured before traffic: at most so many seconds and graphs. `wait`: the worker is not ready before that."""
 
+    wait: Flag = True
     at_most: Duration = 20.0
     graphs: Whole = 32
     list: tuple[PrewarmEntry, ...] = ()
@@ -262,6 +269,7 @@ class ModelConfig(Section):
 class _Document(Section):
     worker: WorkerConfig = WorkerConfig()
     cache: CacheConfig = CacheConfig()
+    profile_store: Annotated[Text, AfterValidator(_profile_store)] = "sqlite"
     telemetry: TelemetryConfig = TelemetryConfig()
     models: tuple[ModelConfig, ...] = ()
 
@@ -273,6 +281,7 @@ class Config:
     base_dir: Path
     worker: WorkerConfig
     cache: CacheConfig
+    profile_store: str
     models: tuple[ModelConfig, ...]
 
     @property
@@ -316,7 +325,7 @@ def _load_file(path: Path, sets: Sequence[str]) -> Config:
     problems = list(_contradictions(document))
     if problems:
         raise ConfigError("\n".join(problems))
-    return Config(path.parent.resolve(), document.worker, document.cache, document.models)
+    return Config(path.parent.resolve(), document.worker, document.cache, document.profile_store, document.models)
 
 
 def _validate(raw: dict[object, object]) -> _Document:

@@ -10,7 +10,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from math import prod
 from secrets import token_hex
 
 import torch
@@ -25,20 +24,23 @@ from service.backends.base import Backend
 from service.backends.opening import open_backend
 from service.capturer import Capturer
 from service.choices import ArenaScope
-from service.config import Config, ModelConfig, PrewarmEntry, WorkerConfig, parse_model
-from service.errors import CaptureRefused, ConfigError, DeviceLost, GraphcacheError
+from service.config import Config, ModelConfig, WorkerConfig, parse_model
+from service.errors import CaptureRefused, ConfigError, DeviceLost
 from service.execution import Executor
 from service.lane import BackgroundLane, LaneThread
 from service.memory import Ledger
 from service.models.loaded import LoadedModel
 from service.models.loading import load_model
 from service.observer import Observer
+from service.prewarm import Prewarm, Progress
+from service.profiling import Profiling
 from service.recorder import Recorder
 from service.registry import Registry
 from service.routing import Router
 from service.rpc.address import Listen
 from service.rpc.health import OVERALL, HealthState, ProbeServer
 from service.rpc.server import SERVICES, Limits, Servers
+from service.stores.opening import open_store
 from service.telemetry.alarm import GraphsOff
 from service.telemetry.device import DeviceMonitor
 from service.telemetry.endings import Endings
@@ -62,12 +64,15 @@ def _print(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - whoever started the worker waits for this line
 
 
-def serve(config: Config, announce: Callable[[str], None] = _print) -> int:
-    """Run a worker in the foreground; returns the exit code. Raises ConfigError where the configuration can't be served."""
-    return uvloop.run(_serve(config, announce))
+def serve(config: Config, announce: Callable[[str], None] = _print, watch: Callable[[Progress], None] = lambda _: None) -> int:
+    """Run a worker in the foreground; returns the exit code. Raises ConfigError where the configuration can't be served.
+
+    `announce` gets the line with the addresses, `watch` the progress of what is captured before traffic.
+    """
+    return uvloop.run(_serve(config, announce, watch))
 
 
-async def _serve(config: Config, announce: Callable[[str], None]) -> int:
+async def _serve(config: Config, announce: Callable[[str], None], watch: Callable[[Progress], None]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     _on_signals(loop, stop)
@@ -80,20 +85,24 @@ async def _serve(config: Config, announce: Callable[[str], None]) -> int:
 
     node = assemble(config)
     node.worker.on_device_lost = device_lost
+    node.prewarm.watch = watch
     try:
         async with _servers(config.worker, node) as addresses:
+            reading = asyncio.create_task(node.profiling.read())  # beside loading
             for model in config.models:
                 await node.admin.load_config(model)
+            await reading
             if not config.models:
                 log.warning("no models are configured: not ready until one is loaded through the admin port")
             announce(f"listening {addresses}")
-            lasting = (_prewarm(config, node), node.worker.audit_when_idle(), node.pulse.beat())
+            lasting = (_prewarm(config, node), node.worker.audit_when_idle(), node.pulse.beat(), node.profiling.run())
             background = [asyncio.create_task(one) for one in lasting]
             await stop.wait()
             for task in background:
                 task.cancel()
             await _leave(node, 0.0 if lost else config.worker.drain)
     finally:
+        await node.profiling.close()
         if not lost:  # what a lost device holds can't be given back
             await asyncio.to_thread(node.close)
     return EXIT_DEVICE_LOST if lost else 0
@@ -170,6 +179,8 @@ class Node:
     health: HealthState
     observer: Observer
     pulse: Pulse
+    profiling: Profiling
+    prewarm: Prewarm
 
     def close(self) -> None:
         """Destroy all graphs and let go of the device."""
@@ -245,8 +256,9 @@ def assemble(config: Config) -> Node:
     audit = Audit(backend, lane, proof.standard, retire, every=round(1 / config.cache.audit) if config.cache.audit else 0)
     router = Router(cache, capturer)
     endings = Endings(metrics, alarm, journal)
+    name, nonce = config.worker.name or socket.gethostname(), token_hex(3)
     worker = Worker(
-        config.worker.name or f"{socket.gethostname()}-{token_hex(3)}",
+        config.worker.name or f"{name}-{nonce}",
         lane,
         registry,
         Executor(backend, router, cache, capturer, costs, metrics, audit),
@@ -258,13 +270,17 @@ def assemble(config: Config) -> Node:
         default_deadline_s=config.worker.default_deadline,
     )
     capturer.on_device_lost = worker.lose_device
-    environment = backend.environment().fingerprint()
-    admin = Admin(registry, router, cache, capturer, costs, lane, environment, load, parse_model)
+    environment = backend.environment()
+    admin = Admin(registry, router, cache, capturer, costs, lane, environment.fingerprint(), load, parse_model)
     admin.on_unloaded = endings.forget
     pulse = Pulse(lambda: lane.busy_s, alarm, metrics.loop_lag, health.set_graphs)
     observer = Observer(worker, admin, cache, costs, capturer, pulse, alarm, journal, monitor, backend.device)
     metrics.registry.watch(observer.readings)
-    return Node(worker, admin, capturer, lane, backend, health, observer, pulse)
+    store = open_store(config.profile_store, config.state_dir, lambda: metrics.profile_store_error("record"))
+    profiling = Profiling(store, recorder.traffic, cache, costs, environment, metrics, f"{name}-{nonce}")
+    plans = capture.background and not capture.shadow
+    prewarm = Prewarm(config.cache.prewarm, admin, capturer, registry, costs, profiling, metrics, min_gain=capture.min_gain, plans=plans)
+    return Node(worker, admin, capturer, lane, backend, health, observer, pulse, profiling, prewarm)
 
 
 def _uuid(device: str) -> str:
@@ -281,21 +297,15 @@ def _budget(config: Config, backend: Backend) -> int:
 
 
 async def _prewarm(config: Config, node: Node) -> None:
-    """Capture the configured buckets, largest first; readiness waits no longer than `at_most`."""
-    plan = config.cache.prewarm
-    entries = sorted(plan.list, key=lambda entry: -prod(entry.shape.values()))[: plan.graphs]
-    captures = asyncio.gather(*(_warm(node, entry) for entry in entries))
-    try:
-        await asyncio.wait_for(asyncio.shield(captures), plan.at_most)
-    except TimeoutError:
-        log.warning("prewarm goes on in the background: its %s s have passed", plan.at_most)
-    node.worker.prewarmed()
-    node.health.set_ready(node.worker.ready)
-    node.health.set_started()
+    """Ready once the prewarm is over, or at once where that is not waited for."""
 
+    def ready() -> None:
+        node.worker.prewarmed()
+        node.health.set_ready(node.worker.ready)
+        node.health.set_started()
 
-async def _warm(node: Node, entry: PrewarmEntry) -> None:
-    try:
-        await node.admin.warm(entry.model, entry.version, dict(entry.shape), dict(entry.variant), force=False)
-    except GraphcacheError as error:
-        log.warning("prewarm of %s %s: %s", entry.model, entry.shape, error)
+    if not config.cache.prewarm.wait:
+        ready()
+    await node.prewarm.run()
+    ready()
+    await node.prewarm.usual()

@@ -1,4 +1,4 @@
-"""The exact sizes that traffic has, by the bucket that they fall into or are served by. Written on the lane's thread."""
+"""The exact sizes that traffic has, by the bucket that they fall into or are served by. Written on the lane's thread, after the answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from cachepolicy.keys import GraphKey, Signature
+from cachepolicy.profile import Tally, shape_of
 from service.models.spec import Shape
 
 _Sizes = tuple[tuple[str, int], ...]
@@ -18,6 +19,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self._counts: dict[GraphKey, dict[_Sizes, int]] = {}
+        self._fresh: dict[Signature, Tally] = {}
         self._lock = threading.Lock()
 
     def note(self, key: GraphKey, shape: Shape) -> None:
@@ -28,6 +30,16 @@ class Traffic:
             counts[sizes] = counts.get(sizes, 0) + 1
             while len(counts) > _KEPT:
                 counts = self._counts[key] = {size: count // 2 for size, count in counts.items() if count > 1}
+            fresh = self._fresh.get(key.signature)
+            if fresh is None:
+                fresh = self._fresh[key.signature] = Tally()
+            fresh.add(shape_of(shape))
+
+    def take(self) -> dict[Signature, Tally]:
+        """What was counted since this was last called: for a profile that outlives the process."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, {}
+            return fresh
 
     def shapes(self, key: GraphKey, at_most: int) -> list[tuple[Shape, int]]:
         """The most frequent sizes of a bucket and their runs."""

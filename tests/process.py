@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 FREE_PORTS = tuple(
     part for key in ("listen", "admin_listen", "metrics_listen", "probe_listen") for part in ("--set", f"worker.{key}=127.0.0.1:0")
 )
+UNPREPARED = ("--set", "cache.prewarm.graphs=0")  # only what a test asks for, or traffic brings, is captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,16 @@ class Addresses:
 @contextmanager
 def worker_process(arguments: Sequence[str] = ("--demo",)) -> Iterator[Addresses]:
     """`graphcache serve` with free ports; told to stop at the end, which it must do with exit code 0."""
-    command = [sys.executable, "-m", "service", "serve", *arguments, *FREE_PORTS]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _process(["--set", f"worker.state_dir={folder}", *FREE_PORTS, *UNPREPARED, *arguments]) as found,
+    ):
+        yield found
+
+
+@contextmanager
+def _process(arguments: Sequence[str]) -> Iterator[Addresses]:
+    command = [sys.executable, "-m", "service", "serve", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

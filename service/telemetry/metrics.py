@@ -67,6 +67,11 @@ class Metrics:
             "graphcache_prediction_error_ratio", "Predicted against measured run time: |m - p| / p", _ERROR_RATIOS, "path"
         )
         self.loop_lag = r.histogram("graphcache_loop_lag_seconds", "How late the event loop runs what is due", _LAGS).of()
+        self._store_errors = r.counter(
+            "graphcache_profile_store_errors", "Trouble with the profile store: reads, writes, records that are not valid", "op"
+        )
+        self._prewarm = r.gauge("graphcache_prewarm_graphs", "Graphs captured before traffic, by what became of them", "state")
+        self._prewarm_seconds = r.gauge("graphcache_prewarm_seconds", "How long capturing before traffic took").of()
         self._paths: dict[tuple[str, str], _PathSeries] = {}
 
     # -- requests
@@ -139,6 +144,16 @@ class Metrics:
     def audit_mismatch(self, model: str) -> None:
         """Count a served replay that was wrong: an alarm."""
         self._mismatches.of(model).inc()
+
+    def profile_store_error(self, op: str) -> None:
+        """Count trouble with the profile store: "read", "write", or a "record" that is not valid."""
+        self._store_errors.of(op).inc()
+
+    def prewarm(self, planned: int, captured: int, refused: int, seconds: float) -> None:
+        """How far capturing before traffic has come."""
+        for state, count in (("planned", planned), ("captured", captured), ("refused", refused)):
+            self._prewarm.of(state).set(count)
+        self._prewarm_seconds.set(seconds)
 
     def eviction(self, model: str) -> None:
         """Count one evicted graph."""

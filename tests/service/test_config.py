@@ -165,7 +165,7 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path, text: str) -> None:
         ("worker.frontends=2", "worker.frontends: not built yet"),
         ("worker.tls={certificate: a.pem}", "worker.tls: not built yet"),
         ("requests={shadow: false}", "requests: not built yet"),
-        ("profile_store=redis://cache:6379", "profile_store: not built yet"),
+        ("profile_store=memcached://me:secret@cache", "profile_store: must be sqlite, none, or a URL such as redis://host:6379"),
         ("telemetry.otlp=http://collector:4317", "telemetry.otlp: not built yet"),
         ("telemetry.logs=json", "telemetry.logs: not built yet"),
         # overrides themselves
