@@ -287,7 +287,20 @@ def worker(folder: Path, device: str) -> Iterator[tuple[Client, subprocess.Popen
             f"worker: {{{ports}, device: '{device}', allowed_factories: ['file:{folder}/*.py']}}\n"
             "cache: {budget: 4GiB, capture: {background: false}}\n"
         )
-        command = [sys.executable, "-W", "ignore", "-m", "service", "serve", "-c", str(config)]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "service",
+            "serve",
+            "-c",
+            str(config),
+            "--set",
+            "profile_store=none",
+            "--set",
+            "cache.prewarm.graphs=0",
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             assert process.stdout is not None
             line = process.stdout.readline()

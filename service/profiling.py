@@ -19,14 +19,13 @@ from cachepolicy.costs import CostTable
 from cachepolicy.keys import Environment, Signature
 from cachepolicy.profile import TrafficProfile, Workload, shape_of
 from service.recorder import Graph
-from service.stores.base import WINDOW_S, CostRecord, ProfileStore, StoreError, Window, program_of
+from service.stores.base import HALF_LIFE_S, WINDOW_S, CostRecord, ProfileStore, StoreError, Window, program_of
 from service.telemetry.metrics import Metrics
 from service.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
 FLUSH_S = 5.0  # between two writes
-HALF_LIFE_S = 3600.0
 PATIENCE_S = 0.4  # as long as a start waits for the store
 _FAREWELL_S = 1.0  # for the last write
 _UNSAVED = 12  # windows that are kept while the store is away

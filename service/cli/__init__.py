@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "budget": ("graphs", "Resize the graph cache."),
     "top": ("top", "Watch a worker: rates, paths, reasons, queue, cache, memory."),
     "plan": ("plan", "Say which buckets would be best for a model's traffic."),
+    "profile": ("profile", "Look into the profile store, fill it, export and import it."),
     "simulate": ("simulate", "Run the cache policy against recorded traffic, offline."),
     "doctor": ("doctor", "Say what keeps a model from being captured, or a graph from being faster."),
     "config": ("local", "Validate configuration files."),

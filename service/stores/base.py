@@ -15,6 +15,7 @@ from cachepolicy.profile import Shape, TrafficProfile
 
 SCHEMA = 1  # a part of every key and file name: versions live side by side and don't read each other
 WINDOW_S = 600  # traffic is counted by windows of so many seconds of the epoch
+HALF_LIFE_S = 3600.0  # what is so old counts half
 KEPT_S = 48 * 3600  # a window is kept for so long
 COSTS_KEPT_S = 30 * 24 * 3600
 MOST_WINDOWS = 256  # are read, newest first

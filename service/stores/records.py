@@ -88,26 +88,28 @@ def cost_value(record: CostRecord, now: float) -> str:
 def read_cost(program: str, field: str, value: str, skipped: Skipped) -> CostRecord | None:
     """The record, where it is valid."""
     try:
-        named, told = _loads(field), _loads(value)
-        environment = named.get("environment")
-        if not isinstance(environment, str) or not 1 <= len(environment) <= LONGEST_NAME:
-            raise ValueError("environment: must be a fingerprint")  # noqa: TRY301 - all that is wrong with a record is told alike
-        record = CostRecord(
-            environment,
-            program,
-            read_shape(named.get("bucket")),
-            eager_s=_seconds(told, "eager_s"),
-            replay_s=_seconds(told, "replay_s"),
-            capture_s=_seconds(told, "capture_s"),
-            bytes=_bytes(told, "bytes"),
-            arena_bytes=_bytes(told, "arena_bytes"),
-            model=str(told.get("model", ""))[:LONGEST_NAME],
-            device=str(told.get("device", ""))[:LONGEST_NAME],
-        )
+        return cost_from_plain({**_loads(value), **_loads(field), "program": program})
     except (ValueError, RecursionError):
         skipped()
         return None
-    return record
+
+
+def cost_from_plain(value: object, place: str = "cost") -> CostRecord:
+    """A record from plain data, by the names of its fields. Raises ValueError, naming the place."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: must be a mapping")  # noqa: TRY004 - all that is wrong with a record is told alike
+    return CostRecord(
+        environment=_fingerprint(value, "environment", place),
+        program=_fingerprint(value, "program", place),
+        bucket=read_shape(value.get("bucket"), f"{place}.bucket"),
+        eager_s=_at_most(3600.0, value, "eager_s", place),
+        replay_s=_at_most(3600.0, value, "replay_s", place),
+        capture_s=_at_most(3600.0, value, "capture_s", place),
+        bytes=int(_at_most(MOST_SIZE, value, "bytes", place)),
+        arena_bytes=int(_at_most(MOST_SIZE, value, "arena_bytes", place)),
+        model=str(value.get("model", ""))[:LONGEST_NAME],
+        device=str(value.get("device", ""))[:LONGEST_NAME],
+    )
 
 
 def moment(seconds: float) -> str:
@@ -115,18 +117,18 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _seconds(told: Mapping[str, object], name: str) -> float:
-    value = number(told.get(name), name)
-    if value > 3600.0:
-        raise ValueError(f"{name}: {value} s can't be")
-    return value
+def _fingerprint(value: Mapping[str, object], name: str, place: str) -> str:
+    found = value.get(name)
+    if not isinstance(found, str) or not 1 <= len(found) <= LONGEST_NAME:
+        raise ValueError(f"{place}.{name}: must be a fingerprint")
+    return found
 
 
-def _bytes(told: Mapping[str, object], name: str) -> int:
-    value = number(told.get(name), name)
-    if value > MOST_SIZE:
-        raise ValueError(f"{name}: {value} bytes can't be")
-    return int(value)
+def _at_most(most: float, value: Mapping[str, object], name: str, place: str) -> float:
+    found = number(value.get(name), f"{place}.{name}")
+    if found > most:
+        raise ValueError(f"{place}.{name}: {found:g} can't be")
+    return found
 
 
 def _json(value: object) -> str:

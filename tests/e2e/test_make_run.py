@@ -14,16 +14,15 @@ import pytest
 from tests.process import FREE_PORTS
 
 ROOT = Path(__file__).parent.parent.parent
-DEMO = [sys.executable, "-m", "service", "demo", *FREE_PORTS]
+ALONE = (*FREE_PORTS, "--set", "profile_store=none")  # what earlier runs left is not known
+DEMO = [sys.executable, "-m", "service", "demo", *ALONE]
 
 pytestmark = pytest.mark.e2e
 
 
 def test_make_run_with_seconds_serves_traffic_and_ends_by_itself() -> None:
     """A worker comes up, most requests are answered, the summary names paths, and the exit code is 0."""
-    done = subprocess.run(
-        ["make", "run", "SECONDS=6", f"ARGS={' '.join(FREE_PORTS)}"], cwd=ROOT, check=False, capture_output=True, text=True
-    )
+    done = subprocess.run(["make", "run", "SECONDS=6", f"ARGS={' '.join(ALONE)}"], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "listening inference=127.0.0.1:" in done.stdout
     for model in ("encoder", "decode", "mlp", "chain32"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from time import perf_counter as now  # the loop's own clock may tick in whole milliseconds
@@ -15,8 +15,9 @@ import numpy as np
 
 from service.cli import requests
 from service.cli.client import CALL_TIMEOUT_S
+from service.cli.traffic.sizing import sizing
 from service.cli.traffic.tally import ModelTally
-from service.cli.traffic.trace import Arrival, p95
+from service.cli.traffic.trace import Arrival
 from service.errors import ConfigError
 from service.pb.graphcache.v1.replay_pb2 import DescribeModelResponse, ReplayRequest, TensorDescription
 from service.tensors import Datatype
@@ -58,7 +59,7 @@ class OpenLoop:
         self._model = model
         self._worker = worker
         self._rng = rng
-        self._sizes, load = _sizing(model, trace)
+        self._sizes, load = sizing({axis.name: axis.max for axis in model.axes}, model.batch_axis, trace)
         self._places = asyncio.Semaphore(IN_FLIGHT)
         self.tally = ModelTally(model.model, load)
 
@@ -85,30 +86,6 @@ class OpenLoop:
             self.tally.served(reply.outcome, rows, now() - due)
         finally:
             self._places.release()
-
-
-def _sizing(model: DescribeModelResponse, trace: Sequence[Arrival]) -> tuple[Callable[[Arrival], dict[str, int]], str]:
-    """How large an arrival's request is per axis, and the same in words."""
-    others = [axis for axis in model.axes if axis.name != model.batch_axis]
-    if others:
-        typical = p95([arrival.prompt_tokens for arrival in trace])
-        text = f"batch 1, {', '.join(axis.name for axis in others)} = prompt tokens, where {typical} (p95) or more become the axis' maximum"
-
-        def by_prompt(arrival: Arrival) -> dict[str, int]:
-            sizes = {axis.name: _scaled(arrival.prompt_tokens, typical, axis.max) for axis in others}
-            return {axis.name: sizes.get(axis.name, 1) for axis in model.axes}
-
-        return by_prompt, text
-    typical = p95([arrival.output_tokens for arrival in trace])
-
-    def by_output(arrival: Arrival) -> dict[str, int]:
-        return {axis.name: _scaled(arrival.output_tokens, typical, axis.max) for axis in model.axes}
-
-    return by_output, f"batch = output tokens, where {typical} (p95) or more become the axis' maximum"
-
-
-def _scaled(value: int, typical: int, maximum: int) -> int:
-    return min(maximum, max(1, round(value * maximum / typical)))
 
 
 @dataclass(slots=True, eq=False)
