@@ -105,6 +105,8 @@ class Capturer:
     def absence(self, key: GraphKey) -> tuple[FallbackReason, str]:
         """Why this key has no resident graph, and the detail."""
         progress = self._progress.get(key)
+        if progress is None and not self.cache.budget:
+            return FallbackReason.REFUSED, f"{RefusalReason.MEMORY_BUDGET}: the budget is 0"
         return UNKNOWN if progress is None else progress.absence()
 
     def pays(self, entry: GraphEntry, key: GraphKey) -> bool:

@@ -82,7 +82,7 @@ class View:
 
     def events(self, stopping: threading.Event) -> Iterator[bytes]:
         """Server-sent events: `status` every second, and `entries` as soon as requests ran eagerly or failed or graphs came and went."""
-        number, beats = max(0, self._journal.number - ENTRIES), 0
+        number, beats = 0, 0
         yield b"retry: 2000\n\n"
         while True:
             new: list[Entry] = self._journal.since(number, replays=False)
