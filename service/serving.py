@@ -284,8 +284,8 @@ def assemble(config: Config) -> Node:
 
 
 def _uuid(device: str) -> str:
-    """What the driver calls a CUDA device; "" for any other."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.startswith("cuda") else ""
+    """Names a CUDA device to the driver; "" for any other."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.startswith("cuda") else ""
 
 
 def _budget(config: Config, backend: Backend) -> int:

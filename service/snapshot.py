@@ -11,11 +11,10 @@ from cachepolicy.reasons import FallbackReason
 from service.messages import GraphInfo, ModeState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each request, and freezing would take most of the time
 class Decision:
     """How one request ended. Durations are seconds, `at` is the epoch's; `outcome` is a path, or why there was no answer."""
 
-    number: int  # counts all entries of the journal
     at: float
     model: str
     version: str
@@ -34,6 +33,7 @@ class Decision:
     queue_s: float = 0.0
     execute_s: float = 0.0
     total_s: float = 0.0
+    number: int = 0  # counts all entries of the journal, which gives it
 
 
 class Happening(StrEnum):

@@ -17,14 +17,14 @@ class DeviceMonitor:
     """Reads one device, at most once a second."""
 
     def __init__(self, uuid: str) -> None:
-        """`uuid` as the driver names it ("GPU-…", "MIG-…"); "" where there is no NVIDIA device."""
+        """`uuid` as CUDA tells it, of a GPU or of a MIG slice; "" where there is no NVIDIA device."""
         self._handle: Any = None
         self._read_at = -_FRESH_S
         self._reading: DeviceReading | None = None
         if uuid:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlInit()
-                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                self._handle = _handle(uuid)
 
     def read(self) -> DeviceReading | None:
         """The latest reading; None where the driver tells nothing."""
@@ -45,3 +45,10 @@ class DeviceMonitor:
             with suppress(pynvml.NVMLError):
                 clocks[name] = pynvml.nvmlDeviceGetClockInfo(self._handle, domain) * 1e6
         return DeviceReading(int(memory.used), int(memory.total), utilization, clocks)
+
+
+def _handle(uuid: str) -> Any:
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except pynvml.NVMLError_NotFound:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")

@@ -31,31 +31,30 @@ class Endings:
         """An answer was given; `started` is when the request arrived, in monotonic seconds."""
         outcome, now = reply.outcome, monotonic()
         size = size_class(math.prod(reply.shape.values()), math.prod(axis.max for axis in served.spec.axes))
-        self.metrics.served(reply.model, outcome, size, now - started)
+        trace_id = kept_trace(sure=outcome.path is Path.EAGER)
+        self.metrics.served(reply.model, outcome, size, now - started, trace_id)
         self._alarm.count(reply.model, outcome.reason, outcome.detail, now)
-        self._journal.decided(
-            lambda number: Decision(
-                number,
-                time(),
-                reply.model,
-                reply.version,
-                request.request_id,
-                kept_trace(sure=outcome.path is Path.EAGER),
-                reply.shape,
-                str(outcome.path),
-                outcome.reason,
-                outcome.detail[:_DETAIL],
-                hint_for(outcome.reason, outcome.detail) if outcome.reason is not None else "",
-                outcome.bucket,
-                outcome.variant,
-                outcome.padding_ratio,
-                outcome.batch_rows,
-                outcome.parts,
-                outcome.queue_s,
-                outcome.execute_s,
-                now - started,
-            )
+        decision = Decision(
+            time(),
+            reply.model,
+            reply.version,
+            request.request_id,
+            trace_id,
+            reply.shape,
+            str(outcome.path),
+            outcome.reason,
+            bucket=outcome.bucket,
+            variant=outcome.variant,
+            padding_ratio=outcome.padding_ratio,
+            batch_rows=outcome.batch_rows,
+            parts=outcome.parts,
+            queue_s=outcome.queue_s,
+            execute_s=outcome.execute_s,
+            total_s=now - started,
         )
+        if outcome.reason is not None:
+            decision.detail, decision.hint = outcome.detail[:_DETAIL], hint_for(outcome.reason, outcome.detail)
+        self._journal.decided(decision)
 
     def forget(self, model: str) -> None:
         """No version of the model is up any more."""
@@ -66,8 +65,7 @@ class Endings:
         """No answer was given. `label` is the model's name where one is known; `outcome`: rejected, expired, cancelled or error."""
         self.metrics.failed(label, outcome)
         self._journal.decided(
-            lambda number: Decision(
-                number,
+            Decision(
                 time(),
                 request.model[:_DETAIL],
                 request.version[:_DETAIL],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import takewhile
 from time import time
 
@@ -40,11 +40,10 @@ class Journal:
         """Decisions that can be looked up now."""
         return len(self._replayed) + len(self._others)
 
-    def decided(self, make: Callable[[int], Decision]) -> None:
-        """Keep one decision; `make` gets its number."""
+    def decided(self, decision: Decision) -> None:
+        """Keep one decision, and number it."""
         with self._lock:
-            self._number += 1
-            decision = make(self._number)
+            self._number = decision.number = self._number + 1
             if decision.reason is None and decision.outcome == "replay":
                 self._replayed.append(decision)
                 return

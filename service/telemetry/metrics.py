@@ -33,8 +33,9 @@ def size_class(volume: int, largest: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PathSeries:
-    """What every answer of one model and path writes to."""
+    """What every answer of one model, path and size class writes to."""
 
+    total: HistogramSeries
     requests: CounterSeries
     queue: HistogramSeries
     execute: HistogramSeries
@@ -72,19 +73,18 @@ class Metrics:
         )
         self._prewarm = r.gauge("graphcache_prewarm_graphs", "Graphs captured before traffic, by what became of them", "state")
         self._prewarm_seconds = r.gauge("graphcache_prewarm_seconds", "How long capturing before traffic took").of()
-        self._paths: dict[tuple[str, str], _PathSeries] = {}
+        self._paths: dict[tuple[str, Path, str], _PathSeries] = {}
 
     # -- requests
 
-    def served(self, model: str, outcome: Outcome, size: str, total_s: float) -> None:
-        """Count one answered request of a size class; `total_s` is from arrival to answer."""
-        path = str(outcome.path)
-        series = self._paths.get((model, path)) or self._path(model, path)
-        trace_id = kept_trace(sure=outcome.path is Path.EAGER)
+    def served(self, model: str, outcome: Outcome, size: str, total_s: float, trace_id: str = "") -> None:
+        """Count one answered request of a size class; `total_s` is from arrival to answer, the trace becomes an exemplar."""
+        key = (model, outcome.path, size)
+        series = self._paths.get(key) or self._path(*key)
         series.requests.inc()
         series.queue.observe(outcome.queue_s)
         series.execute.observe(outcome.execute_s, trace_id)
-        self._request.of(model, path, size).observe(total_s, trace_id)
+        series.total.observe(total_s, trace_id)
         if outcome.reason is not None:
             self._fallbacks.of(model, str(outcome.reason)).inc(1.0, trace_id)
         else:
@@ -192,9 +192,10 @@ class Metrics:
         self._paths = {key: series for key, series in self._paths.items() if key[0] != model}
         self.registry.drop("model", model)
 
-    def _path(self, model: str, path: str) -> _PathSeries:
-        found = _PathSeries(self._requests.of(model, path), self._queue.of(model, path), self._execute.of(model, path))
-        self._paths[model, path] = found
+    def _path(self, model: str, path: Path, size: str) -> _PathSeries:
+        labels = (model, str(path))
+        found = _PathSeries(self._request.of(*labels, size), self._requests.of(*labels), self._queue.of(*labels), self._execute.of(*labels))
+        self._paths[model, path, size] = found
         return found
 
 

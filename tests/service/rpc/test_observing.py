@@ -29,8 +29,7 @@ async def node() -> AsyncIterator[Node]:
 
 def note(node: Node, request_id: str, reason: FallbackReason | None = None, detail: str = "", model: str = "echo") -> None:
     node.observed.journal.decided(
-        lambda number: Decision(
-            number,
+        Decision(
             1000.0,
             model,
             "1",

@@ -101,9 +101,7 @@ def test_a_listener_hears_of_a_fallback(port: Port) -> None:
     with port.listening() as answer:
         heard = events(answer)
         assert next(heard)[0] == "status"
-        port.journal.decided(
-            lambda n: Decision(n, 0.0, "m", "1", "r", "", {"batch": 3}, "eager", FallbackReason.EVICTED, bucket=Bucket.of(batch=4))
-        )
+        port.journal.decided(Decision(0.0, "m", "1", "r", "", {"batch": 3}, "eager", FallbackReason.EVICTED, bucket=Bucket.of(batch=4)))
         name, entries = next(event for event in heard if event[0] == "entries")
     assert name == "entries"
     assert isinstance(entries, list)

@@ -13,7 +13,7 @@ KEY = GraphKey(Signature("e", "p", "m:1@1", (("adapter", "legal"),)), Bucket.of(
 
 def note(journal: Journal, request_id: str, reason: FallbackReason | None = None, trace_id: str = "") -> None:
     outcome = "replay" if reason is None else "eager"
-    journal.decided(lambda number: Decision(number, 0.0, "m", "1", request_id, trace_id, {"batch": 3}, outcome, reason))
+    journal.decided(Decision(0.0, "m", "1", request_id, trace_id, {"batch": 3}, outcome, reason))
 
 
 def test_a_storm_of_replays_does_not_push_out_a_fallback() -> None:
