@@ -83,7 +83,6 @@ class GraphCache:
         self._tables: dict[Signature, _Table] = {}
         self._arenas: dict[str, int] = {}  # high-water bytes while an arena has members
         self._own = 0  # bytes of all entries, arenas aside
-        self._evictions = 0
         self.version = 0  # changes with the set of entries
         self._lock = threading.RLock()
 
@@ -162,19 +161,13 @@ class GraphCache:
                 raise ValueError(f"already resident: {entry.key}")
             arenas = dict(self._arenas)
             self._add(entry)
-            victims: list[GraphEntry] = []
-            for victim in self._policy.order([e for e in self if self._evictable(e) and e is not entry], now):
-                if self.used <= self._budget:
-                    break
-                self._remove(victim)
-                victims.append(victim)
+            victims = self._victims(0, now, spare=entry)
             if self.used > self._budget:
                 self._remove(entry)
                 for victim in victims:
                     self._add(victim)
                 self._arenas = arenas  # marks of arenas that were empty for a moment
                 raise DoesNotFit(f"{entry.key}: needs {entry.bytes + entry.arena_bytes} bytes, budget {self._budget}, used {self.used}")
-            self._evictions += len(victims)
             entry.captured_at = entry.last_used = now
             return victims
 
@@ -185,7 +178,6 @@ class GraphCache:
             if entry is None or not self._evictable(entry):
                 return None
             self._remove(entry)
-            self._evictions += 1
             return entry
 
     def drop(self, signature: Signature) -> list[GraphEntry]:
@@ -212,14 +204,7 @@ class GraphCache:
     def make_room(self, size: int, now: float) -> list[GraphEntry]:
         """Evict until `size` more bytes fit, as far as that goes; returns what went. Pinned and in-use entries stay."""
         with self._lock:
-            victims: list[GraphEntry] = []
-            for victim in self._policy.order([e for e in self if self._evictable(e)], now):
-                if self.used + size <= self._budget:
-                    break
-                self._remove(victim)
-                victims.append(victim)
-            self._evictions += len(victims)
-            return victims
+            return self._victims(size, now)
 
     def pin(self, key: GraphKey, pinned: bool) -> bool:
         """Protect an entry from eviction, or stop doing so; False where it is not resident."""
@@ -246,6 +231,18 @@ class GraphCache:
     @staticmethod
     def _evictable(entry: GraphEntry) -> bool:
         return not entry.pinned and entry.in_use == 0
+
+    def _victims(self, size: int, now: float, spare: GraphEntry | None = None) -> list[GraphEntry]:
+        """Remove what has to go for `size` more bytes. Asks for an order only where something has to: requests wait meanwhile."""
+        victims: list[GraphEntry] = []
+        if self.used + size <= self._budget:
+            return victims
+        for victim in self._policy.order([e for e in self if self._evictable(e) and e is not spare], now):
+            self._remove(victim)
+            victims.append(victim)
+            if self.used + size <= self._budget:
+                break
+        return victims
 
     def _add(self, entry: GraphEntry) -> None:
         self.version += 1

@@ -8,10 +8,11 @@ changes, always against the next larger resident graph.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, zip_longest
+from itertools import accumulate, pairwise
 from math import exp, log, sqrt
+from operator import add, mul
 
 from cachepolicy.buckets import Bucket, BucketLadder
 from cachepolicy.costs import Prices
@@ -56,6 +57,7 @@ class Demand:
         self.position = {bucket: i for i, bucket in enumerate(self.buckets)}
         self._dense = len(self.buckets[0].sizes) == 1 and all(b - a == 1 for a, b in zip(self._volumes, self._volumes[1:], strict=False))
         self.outlook = outlook
+        self._tail = [exp(-1.0 / (outlook.reach * sqrt(volume))) for volume in self._volumes]  # what is left of one, a size further
         self.born = now
         self.lost = 0.0  # seconds lost against the best graph of each run, since the last decision
         self.runs = [0] * len(self.buckets)  # since the start, never decayed
@@ -100,12 +102,13 @@ class Demand:
         eager, replay = prices.eager, prices.replay
         self.possible = [max(0.0, e - g) for e, g in zip(eager, replay, strict=True)]
         self._rising = all(a <= b for a, b in pairwise(eager))
-        # Below this position eager is faster than the replay at i (exact where eager times rise with size).
-        self._floor = [bisect_right(eager, g, 0, i + 1) if self._rising else 0 for i, g in enumerate(replay)]
+        # The first position of the chain that the replay at i is not slower for (exact where eager times rise with size).
+        floors = [bisect_right(eager, g, 0, i + 1) if self._rising else 0 for i, g in enumerate(replay)]
+        self._lowest = list(map(max, floors, self._first))
 
     def activity(self, now: float) -> float:
         """Runs of this moment against the forecast: 1.0 where they are as many, 0.0 while there are none."""
-        expected = self.outlook.moment_s * sum(self.rates)
+        expected = self.outlook.moment_s * self._steps[-1]
         return self._moment * exp((self._moment_at - now) / self.outlook.moment_s) / expected if expected > 0.0 else 0.0
 
     def age(self, now: float) -> float:
@@ -142,8 +145,7 @@ class Demand:
         for memory, average in zip(self.outlook.memories, self._averages, strict=True):
             kept = exp(-passed / memory)
             length = max(self.outlook.smallest_age_s, memory * (1.0 - exp(-age / memory)))
-            for at in range(top):
-                average[at] *= kept
+            average[:top] = [value * kept for value in average[:top]]
             for at, steps in pending.items():
                 average[at] += steps
             recalled.append([value / length for value in average[:top]])
@@ -169,35 +171,34 @@ class Demand:
 
     def _spread(self, rates: list[float], share: float) -> list[float]:
         """Move a share of each rate to larger and smaller sizes: an exponential tail on each side, some roots of the size long."""
-        volumes = self._volumes
-        largest = volumes[len(rates) - 1] if rates else 0
-        reach = self.outlook.reach
-        count = max(len(rates), bisect_right(volumes, largest + 4.0 * reach * sqrt(largest)))
+        largest = self._volumes[len(rates) - 1] if rates else 0
+        count = max(len(rates), bisect_right(self._volumes, largest + 4.0 * self.outlook.reach * sqrt(largest)))
         wide = rates + [0.0] * (count - len(rates))
         result = [(1.0 - share) * rate for rate in wide]
+        share *= 0.5
         for order in (range(count), range(count - 1, -1, -1)):
-            carried, before = 0.0, 0
+            carried = 0.0
             for at in order:
-                volume = volumes[at]
-                kept = exp(-abs(volume - before) / (reach * sqrt(volume)))
-                carried = carried * kept + wide[at] * (1.0 - exp(-1.0 / (reach * sqrt(volume))))
-                result[at] += 0.5 * share * carried
-                before = volume
+                kept = self._tail[at]
+                carried = carried * kept + wide[at] * (1.0 - kept)
+                result[at] += share * carried
         return result
 
     def _sum(self) -> None:
         rates = self.rates
         eager = self.prices.eager
         self._steps = [0.0, *accumulate(rates)]
-        self._eager = [0.0, *accumulate(r * e for r, e in zip(rates, eager, strict=False))]
-        self._runs = [0.0, *accumulate(runs + promised for runs, promised in zip_longest(self.runs, self._profile, fillvalue=0.0))]
+        self._eager: list[float] = [0.0, *accumulate(map(mul, rates, eager))]
+        self._runs: list[float] = [0.0, *accumulate(map(add, self.runs, self._profile) if self._profile else self.runs)]
 
     # -- what a set saves ---------------------------------------------------------------------------------------------------
 
     def served(self, below: int, at: int) -> float:
         """Seconds saved per second by the graph at `at` on sizes above position `below` (-1: all) that are faster replayed."""
-        count = len(self.rates)
-        low, high = max(below + 1, self._floor[at], self._first[at]), min(at + 1, count)
+        low, high, known = self._lowest[at], at + 1, len(self.rates)
+        if below >= low:
+            low = below + 1
+        high = min(high, known)
         if low >= high:
             return 0.0
         replay = self.prices.replay[at]
@@ -205,6 +206,16 @@ class Demand:
             return self._eager[high] - self._eager[low] - replay * (self._steps[high] - self._steps[low])
         eager = self.prices.eager
         return sum(self.rates[i] * max(0.0, eager[i] - replay) for i in range(low, high))
+
+    def served_above(self, belows: Sequence[int], at: int) -> list[float]:
+        """The same for several smaller neighbours, ascending."""
+        lowest, high = self._lowest[at], min(at + 1, len(self.rates))
+        if not self._rising or lowest >= high:
+            return [self.served(below, at) for below in belows]
+        eager, steps, replay = self._eager, self._steps, self.prices.replay[at]
+        whole, all_steps = eager[high], steps[high]
+        starts = [lowest if below < lowest else min(below + 1, high) for below in belows]
+        return [whole - eager[low] - replay * (all_steps - steps[low]) for low in starts]
 
     def saving(self, resident: Sequence[int]) -> float:
         """Seconds saved per second by a set of positions, ascending."""
@@ -215,6 +226,18 @@ class Demand:
         if above is None:
             return self.served(below, at)
         return self.served(below, at) + self.served(at, above) - self.served(below, above)
+
+    def additions(self, resident: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+        """What each graph more would `gain`: its position, the next smaller resident one (-1: none), seconds per second."""
+        known = len(self.rates)
+        for below, above in zip((-1, *resident), (*resident, None), strict=True):
+            positions = range(below + 1, known if above is None else min(above, known))
+            if above is None:
+                yield from ((at, below, self.served(below, at)) for at in positions)
+            else:
+                covered = self.served(below, above)
+                left = self.served_above(positions, above)
+                yield from ((at, below, self.served(below, at) + rest - covered) for at, rest in zip(positions, left, strict=True))
 
     def seen(self, below: int, at: int) -> float:
         """Runs ever counted, or promised, above position `below` up to `at`."""
@@ -231,7 +254,7 @@ def likeness(one: Sequence[float], other: Sequence[float], power: float) -> floa
     first, second = sum(one), sum(other)
     if first <= 0.0 or second <= 0.0:
         return 1.0
-    return exp(power * log(max(1e-9, sum(min(a / first, b / second) for a, b in zip(one, other, strict=True)))))
+    return exp(power * log(max(1e-9, sum(map(min, [a / first for a in one], [b / second for b in other])))))
 
 
 def neighbours(resident: Sequence[int], at: int) -> tuple[int, int | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add
 
 from cachepolicy.demand import Demand
 
@@ -97,8 +98,9 @@ class Pricing:
         self._own = [demand.prices.own[at] for at in candidates]
         self._top = [demand.prices.top[at] for at in candidates]
         self._capture = [capture_s(at) for at in candidates]
-        self._first = [horizon_s * demand.served(-1, at) for at in candidates]
-        self._after = [[horizon_s * demand.served(below, at) for below in candidates[:index]] for index, at in enumerate(candidates)]
+        saved = [[horizon_s * each for each in demand.served_above((-1, *candidates[:index]), at)] for index, at in enumerate(candidates)]
+        self._first = [row[0] for row in saved]
+        self._after = [row[1:] for row in saved]
 
     def best(self, per_byte: float) -> list[int]:
         """The set that saves most, net of its captures and of `per_byte` seconds a byte. Exact among the candidates."""
@@ -107,9 +109,11 @@ class Pricing:
         total, last = 0.0, -1
         for index, first in enumerate(self._first):
             best, chosen = first, -1
-            for other, (value, step) in enumerate(zip(net, self._after[index], strict=True)):
-                if value + step > best:
-                    best, chosen = value + step, other
+            if net:
+                extended = list(map(add, net, self._after[index]))
+                longest = max(extended)
+                if longest > best:
+                    best, chosen = longest, extended.index(longest)
             best -= self._capture[index] + per_byte * self._own[index]
             net.append(best)
             before.append(chosen)

@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, merge
-from itertools import count
+from itertools import count, islice
 from math import inf
 
 from cachepolicy.cache import GraphEntry
@@ -22,7 +22,7 @@ _TRIED = 12  # candidates that need room made for them, best first
 _CONSIDERED = 20  # candidates of a whole new set
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: hundreds are made in a decision
 class Unit:
     """Something that can be given up: graphs of one signature, or only the slack above an arena's largest graph."""
 
@@ -99,10 +99,11 @@ class Holding:
         prices, demand = self.demand.prices, self.demand
         high = max(self.high, *(prices.top[at] for at in kept)) if kept else self.high
         alone = len(planned) == 1
-        free = all(self.movable(at) for at in planned)
+        movable = [self.movable(at) for at in planned]
+        free = all(movable)
         second, first = sorted([0, 0, *(prices.top[at] for at in planned)])[-2:]
         for index, at in enumerate(planned):
-            if at in kept or not self.movable(at):
+            if at in kept or not movable[index]:
                 continue
             below = planned[index - 1] if index else -1
             above = planned[index + 1] if index + 1 < len(planned) else None
@@ -165,27 +166,19 @@ class Plan:
 
     def best_move(self, focus: Holding, allowed: Callable[[int], bool]) -> Move | None:
         """The best single move for one signature that is worth its capture; None where there is none."""
-        demand, resident = focus.demand, focus.resident
-        gain, capture, own_capture, horizon_s = demand.gain, demand.prices.capture, focus.entries, focus.horizon_s
+        demand, capture = focus.demand, focus.demand.prices.capture
         wanted: list[tuple[float, int]] = []
-        index, below = 0, -1
-        above = resident[0] if resident else None
-        for at in range(len(demand.rates)):
-            if at == above:
-                index, below = index + 1, at
-                above = resident[index] if index < len(resident) else None
-                continue
-            worth = horizon_s * gain(below, at, above)
-            if worth > 0.0:
-                worth -= 0.0 if at in own_capture else capture[at]
-                if worth > 0.0 and demand.seen(below, at) > 1 and allowed(at):
+        for at, below, gained in demand.additions(focus.resident):
+            if gained > 0.0:
+                worth = focus.horizon_s * gained - (0.0 if at in focus.entries else capture[at])
+                if worth > 0.0 and demand.seen(below, at) > 1:
                     wanted.append((worth, at))
         wanted.sort(reverse=True)
         best: Move | None = None
-        for worth, at in wanted[:_TRIED]:
+        for worth, at in islice((each for each in wanted if allowed(each[1])), _TRIED):
             if best is not None and worth <= best.net_s:
                 break
-            move = self._with_room(focus, at, worth)
+            move = self._with_room(focus, at, worth, wanted[0][0])
             if (
                 move is not None
                 and move.net_s > (self._hysteresis * capture[at] if move.victims else 0.0)
@@ -262,12 +255,12 @@ class Plan:
     def _bytes(holding: Holding) -> int:
         return sum(holding.demand.prices.own[at] for at in holding.resident) + holding.high
 
-    def _with_room(self, focus: Holding, at: int, worth: float) -> Move | None:
+    def _with_room(self, focus: Holding, at: int, worth: float, most: float) -> Move | None:
         need = self._used + focus.added_bytes(at) - self._budget
         if need <= 0:
             return Move(focus, at, (), worth)
-        own = sorted(map(self._offer, focus.units_beside(at)), key=_density) if focus.resident else []
-        others = self._others(focus)
+        own = self._offers(focus.units_beside(at), most) if focus.resident else []
+        others = self._others(focus, most)
         best: Move | None = None
         for victims in (self._cheapest_set(focus, at, own, others, need), _cheapest_one(own, others, need)):
             if victims:
@@ -276,17 +269,22 @@ class Plan:
                     best = Move(focus, at, tuple(victims), net)
         return best
 
-    def _others(self, focus: Holding) -> list[_Offer]:
-        """What all other signatures could give up, least loss per byte first; worked out once between two changes."""
+    def _others(self, focus: Holding, most: float) -> list[_Offer]:
+        """What other signatures could give up for less than `most` seconds, worked out once between two changes."""
         if self._pool is None or self._pool[0] is not focus:
-            offers = [self._offer(unit) for holding in self._holdings if holding is not focus for unit in holding.units()]
-            offers.sort(key=_density)
-            self._pool = focus, offers
+            units = (unit for holding in self._holdings if holding is not focus for unit in holding.units())
+            self._pool = focus, self._offers(units, most)
         return self._pool[1]
 
-    def _offer(self, unit: Unit) -> _Offer:
-        price = self._price(unit)
-        return price / unit.frees if unit.frees else inf, price, unit
+    def _offers(self, units: Iterable[Unit], most: float) -> list[_Offer]:
+        """Least loss per byte first; without what costs `most` or more."""
+        offers = []
+        for unit in units:
+            price = unit.holding.horizon_s * unit.rate + (self._once(unit) if self._returning else unit.once)
+            if price < most:
+                offers.append((price / unit.frees if unit.frees else inf, price, unit))
+        offers.sort(key=_density)
+        return offers
 
     def _once(self, unit: Unit) -> float:
         if not self._returning:
