@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from service.models.loaded import DATATYPES, TORCH_DTYPES
+from service.models.loaded import DATATYPES, TORCH_DTYPES, name_outputs
 from service.pb.graphcache.v1 import admin_pb2, replay_pb2
 from service.pb.graphcache.v1.admin_pb2_grpc import AdminServiceStub
 from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceStub
@@ -66,6 +66,7 @@ class Case:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look a class' module up
         spec.loader.exec_module(module)
         return cls(path, module)
 
@@ -178,8 +179,7 @@ def eager(module: nn.Module, inputs: Tensors, device: torch.device) -> Tensors:
     """The reference, on tensors of its own."""
     with torch.no_grad():
         result = module(**{name: tensor.clone().to(device) for name, tensor in inputs.items()})
-    named: Mapping[str, torch.Tensor] = result if isinstance(result, dict) else {"output": result}
-    return {name: tensor.cpu() for name, tensor in named.items()}
+    return {name: tensor.cpu() for name, tensor in name_outputs(result, None).items()}
 
 
 def difference(case: Case, expected: Tensors, got: Tensors) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -12,6 +13,8 @@ from cachepolicy.reasons import RefusalReason
 from service.backends.program import Program
 from service.choices import Compile
 from service.errors import CaptureRefused
+
+log = logging.getLogger(__name__)
 
 Step = Callable[[], object]
 
@@ -52,6 +55,23 @@ class TorchScript:
         return step
 
 
+class Plain:
+    """Runs the operations as Python calls: slower than TorchScript, but there is nothing that it can't run."""
+
+    name = "python"
+
+    def lower(self, program: Program) -> Step:
+        """Nothing to do."""
+        graph, arguments = program.graph, program.arguments
+
+        def step() -> None:
+            with torch.inference_mode():
+                graph(*arguments)
+
+        step()
+        return step
+
+
 class Inductor:
     """Compiles the program to fused kernels; takes seconds."""
 
@@ -73,19 +93,22 @@ class Inductor:
         return step
 
 
-def lowering_for(choice: Compile) -> Lowering:
-    """The lowering of a model's `compile`."""
+def lowerings_for(choice: Compile) -> Sequence[Lowering]:
+    """The lowerings of a model's `compile`, the best one first."""
     match choice:
         case Compile.NONE:
-            return TorchScript()
+            return TorchScript(), Plain()
         case Compile.INDUCTOR:
-            return Inductor()
+            return (Inductor(),)
 
 
 def lower(program: Program, choice: Compile) -> Step:
     """Lower a program as the model asks. Raises CaptureRefused."""
-    lowering = lowering_for(choice)
-    try:
-        return lowering.lower(program)
-    except Exception as error:
-        raise CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{lowering.name}: {type(error).__name__}: {error}") from error
+    problem = ""
+    for lowering in lowerings_for(choice):
+        try:
+            return lowering.lower(program)
+        except Exception as error:  # noqa: BLE001 - the next one may do
+            problem = problem or f"{lowering.name}: {type(error).__name__}: {error}"
+            log.debug("not lowered: %s", problem)
+    raise CaptureRefused(RefusalReason.CAPTURE_ERROR, problem)

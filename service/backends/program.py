@@ -7,6 +7,7 @@ Weights and buffers are arguments of the program rather than part of it: updates
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -29,7 +30,11 @@ from service.models.spec import Variant
 
 aten = torch.ops.aten
 
+# torch copies the tree specs of an exported program by making them anew, which it deprecates itself.
+warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
+
 _Attributes = dict[tuple[str, str], Any]  # by path of the part and name
+_TABLES = ("_parameters", "_buffers", "_modules")
 
 _NO_DATA = ("numpy() is not supported", "Cannot access data pointer", "the storage is not allocated", "doesn't have storage")
 
@@ -110,6 +115,7 @@ class _Recorder(Watch):  # type: ignore[no-untyped-call]
     def __init__(self, model: LoadedModel, fake: FakeTensorMode, statics: Mapping[str, torch.Tensor]) -> None:
         super().__init__(model, statics)
         self._fake = fake
+        self._root = nn.Module()
         self._graph = fx.Graph()
         self._arguments: list[torch.Tensor] = []
         self._first_operation: fx.Node | None = None
@@ -141,9 +147,11 @@ class _Recorder(Watch):  # type: ignore[no-untyped-call]
             nodes = (self._node(target), self._node(self._inside(result)))
             written.append(self._graph.call_function(aten.copy_.default, nodes))
         self._graph.output(tuple(written))
-        return Program(fx.GraphModule(nn.Module(), self._graph), tuple(self._arguments))
+        return Program(fx.GraphModule(self._root, self._graph), tuple(self._arguments))
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func.namespace == "profiler":  # marks for a profiler's eyes
+            return func(*args, **(kwargs or {}))
         fresh = func is aten.lift_fresh.default  # a constant written in the code: each run gets a copy of its own
         func = aten.clone.default if fresh else func
         args, kwargs = tree_map(self._inside, (args, kwargs or {}))
@@ -168,6 +176,10 @@ class _Recorder(Watch):  # type: ignore[no-untyped-call]
         return self.enter(value) if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else value
 
     def _as_node(self, value: Any) -> Any:
+        if isinstance(value, torch.ScriptObject):  # the packed weights of a quantised layer, for one
+            name = f"object_{len(vars(self._root))}"
+            setattr(self._root, name, value)
+            return self._graph.get_attr(name)
         return self._node(value) if isinstance(value, torch.Tensor) else value
 
     def _node(self, tensor: torch.Tensor) -> fx.Node:
@@ -191,24 +203,27 @@ class _Recorder(Watch):  # type: ignore[no-untyped-call]
 
 def _twin(module: nn.Module) -> nn.Module:
     """A copy of the module's Python objects over the same tensors; the module itself where it can't be copied."""
-    shared = {
+    shared: dict[int, object] = {
         id(value): value
         for part in module.modules()
         for table in (part._parameters, part._buffers, vars(part))
         for value in table.values()
         if isinstance(value, torch.Tensor)
     }
+    shared |= {id(part): part for part in module.modules() if isinstance(part, torch.jit.ScriptModule)}  # keep no Python attributes
     with suppress(Exception):  # locks, handles, generators: whatever a model holds
         return copy.deepcopy(module, shared)
     return module
 
 
 def _attributes(module: nn.Module) -> _Attributes:
-    """Every attribute of every part, containers copied one level deep."""
+    """Every attribute of every part, parameters and buffers included, containers copied one level deep."""
     return {
         (path, name): copy.copy(value) if isinstance(value, list | dict | set) else value
         for path, part in module.named_modules()
-        for name, value in vars(part).items()
+        for table in (vars(part), part._parameters, part._buffers)
+        for name, value in table.items()
+        if name not in _TABLES and not isinstance(value, torch.ScriptMethod)
     }
 
 

@@ -15,8 +15,13 @@ class Addresses:
             for table in (part._parameters, part._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
-                        self._entries.append((table, name, tensor, tensor.data_ptr()))  # type: ignore[arg-type]
+                        self._entries.append((table, name, tensor, address(tensor)))  # type: ignore[arg-type]
 
     def unchanged(self) -> bool:
         """Whether every tensor is the same and in the same place; about 0.2 µs for each."""
-        return all(table.get(name) is tensor and tensor.data_ptr() == address for table, name, tensor, address in self._entries)
+        return all(table.get(name) is tensor and address(tensor) == known for table, name, tensor, known in self._entries)
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where its values are; for a sparse tensor, which has no one place, which object it is."""
+    return tensor.data_ptr() if tensor.layout is torch.strided else id(tensor)

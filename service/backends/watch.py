@@ -166,7 +166,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def storage_of(tensor: torch.Tensor) -> int:
     """The identity of a tensor's storage, which its views share."""
-    return int(tensor.untyped_storage()._cdata)
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
 
 
 def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:

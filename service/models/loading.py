@@ -78,7 +78,11 @@ def load_model(
 def layout(module: nn.Module) -> Layout:
     """Shape, dtype and strides of every parameter and buffer, by name; None in place of one that is not there yet (lazy modules)."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    return {name: None if is_lazy(t) else (list(t.shape), str(t.dtype), list(t.stride())) for name, t in tensors}
+    return {name: None if is_lazy(t) else (list(t.shape), str(t.dtype), _strides(t)) for name, t in tensors}
+
+
+def _strides(tensor: torch.Tensor) -> object:
+    return list(tensor.stride()) if tensor.layout is torch.strided else str(tensor.layout)
 
 
 def _instance(
@@ -91,7 +95,9 @@ def _instance(
         run(module, probe, variant, device, place)
     if config.weights:
         load_weights(module, base_dir / config.weights, place.at("weights"))
-    return module.requires_grad_(False)
+    for parameter in module.parameters():  # TorchScript modules have no requires_grad_
+        parameter.requires_grad = False
+    return module
 
 
 def _batches(config: ModelConfig, source: Source) -> tuple[int, int]:

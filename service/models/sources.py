@@ -21,6 +21,8 @@ from service.models.loaded import ExampleInputs
 from service.models.place import Place
 from service.models.program import open_program
 
+_registering: dict[tuple[Path, str], ModuleType] = {}  # files that register operators, by their content's digest
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -79,19 +81,32 @@ def _file(config: ModelConfig, path: Path, at: Place) -> Source:
 
 
 def _run_file(path: Path, at: Place) -> tuple[ModuleType, str]:
-    """Run a Python file as a module. Named by its content and read once: no stale byte code, and what is digested is what runs."""
+    """Run a Python file as a module. Named by its content and read once: no stale byte code, and what is digested is what runs.
+
+    Each load runs it anew, so that nothing is shared with what was loaded before, unless it registers operators: to register those
+    again would break the model that uses them.
+    """
     source = path.read_bytes()
     digest = _digest(source)
+    if (path, digest) in _registering:
+        return _registering[path, digest], digest
     module = ModuleType(f"graphcache_file_{digest}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and pickling look a class' module up
+    operators = _operators()
     try:
         with at.blamed(f"running {path.name}"):
             exec(compile(source, str(path), "exec"), module.__dict__)  # noqa: S102 (an allowed file: to run it is what was asked for)
     except BaseException:
         del sys.modules[module.__name__]
         raise
+    if _operators() > operators:
+        _registering[path, digest] = module
     return module, digest
+
+
+def _operators() -> int:
+    return len(torch._C._dispatch_get_all_op_names())  # noqa: SLF001 - torch offers no other count
 
 
 def _caller(factory: Callable[..., object], config: ModelConfig, at: Place) -> Callable[[torch.device], nn.Module]:

@@ -1,23 +1,32 @@
 """What a model is at one moment: every tensor and plain value that its code can reach and change, made comparable.
 
-Covers parameters, buffers, attributes of all submodules (containers and plain objects in them included), attributes of the models' own
-classes, and the globals and closures that their functions name. Tensors are compared by a digest of their bits.
+Covers parameters, buffers, attributes of all submodules (containers and plain objects in them included), attributes of the classes behind
+them, the globals, modules and closures that their functions name, and the environment. Tensors are compared by a digest of their bits.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import sys
+import threading
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 
 import numpy as np
 import torch
 from torch import nn
+from torch._library.custom_ops import CustomOpDef
+from torch.jit._script import RecursiveScriptModule
 from torch.nn.parameter import is_lazy
 
 from cachepolicy.reasons import RefusalReason
@@ -31,9 +40,10 @@ _MACHINERY = (
     | {"_forward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
     | {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs", "_is_full_backward_hook"}
 )
-_FOREIGN = ("torch", "numpy", "builtins", "typing", "abc", "collections", "functools", "itertools", "math", "random")
+_FOREIGN = sys.stdlib_module_names | {"torch", "numpy"}  # packages whose own state is not looked at
 
 Fingerprint = object
+InThread = Callable[[Callable[[], Fingerprint]], Fingerprint]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +55,11 @@ class Change:
 
 
 class Snapshot:
-    """All that is reachable, by path."""
+    """All that is reachable, by path. `in_thread` runs a call in the thread that runs the model: some things exist once for each thread."""
 
-    def __init__(self, module: nn.Module, *, exempt: AbstractSet[str] = frozenset()) -> None:
-        self._values: dict[tuple[RefusalReason, str], Fingerprint] = {}
-        walker = _Walker()
+    def __init__(self, module: nn.Module, *, exempt: AbstractSet[str] = frozenset(), in_thread: InThread = lambda call: call()) -> None:
+        self._values: dict[tuple[RefusalReason, str], Fingerprint] = {(RefusalReason.STATEFUL, "os.environ"): dict(os.environ)}
+        walker = _Walker(in_thread)
         for path, part in module.named_modules():
             prefix = f"{path}." if path else ""
             for name, parameter in part._parameters.items():
@@ -57,15 +67,11 @@ class Snapshot:
             for name, buffer in part._buffers.items():
                 if prefix + name not in exempt:
                     self._values[RefusalReason.STATEFUL, prefix + name] = walker.freeze(buffer)
-            for name, value in vars(part).items():
+            for name, value in (vars(part) | _script_attributes(part)).items():
                 if name not in _MACHINERY:
                     self._values[RefusalReason.STATEFUL, prefix + name] = walker.freeze(value)
-        for owner in dict.fromkeys(owner for part in module.modules() for owner in _own_classes(part)):
-            for name, value in list(vars(owner).items()):
-                if not name.startswith("__"):
-                    self._values[RefusalReason.STATEFUL, f"class {owner.__name__}.{name}"] = walker.freeze(value)
-        for name, frozen in walker.globals.items():
-            self._values[RefusalReason.STATEFUL, f"global {name}"] = frozen
+            walker.freeze(type(part))
+        self._values |= {(RefusalReason.STATEFUL, path): frozen for path, frozen in walker.elsewhere.items()}
 
     def changes(self, later: Snapshot, *, new_ones: bool = True) -> list[Change]:
         """What differs in a later snapshot. Without `new_ones`, things that did not exist or were None are passed over."""
@@ -81,19 +87,21 @@ class Snapshot:
         return found
 
 
-def _own_classes(part: nn.Module) -> Iterator[type]:
-    for owner in type(part).__mro__:
-        if not owner.__module__.startswith(_FOREIGN):
-            yield owner
+def _script_attributes(part: nn.Module) -> dict[str, object]:
+    """What a TorchScript module holds where Python's own attributes do not show it."""
+    if not isinstance(part, RecursiveScriptModule):
+        return {}
+    return {name: getattr(part, name) for name in part._concrete_type.get_attributes()}
 
 
 class _Walker:
     """Freezes values; remembers within one snapshot what it saw, so that cycles end and shared tensors are read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_thread: InThread) -> None:
         self._seen: dict[int, tuple[object, str]] = {}  # holds the objects too, so that ids stay theirs
         self._tensors: dict[tuple[object, ...], Fingerprint] = {}
-        self.globals: dict[str, Fingerprint] = {}  # that functions name
+        self._in_thread = in_thread
+        self.elsewhere: dict[str, Fingerprint] = {}  # outside the model: what its functions name, and attributes of classes
 
     def freeze(self, value: object, depth: int = 0) -> Fingerprint:
         """A comparable stand-in; equal for equal values."""
@@ -118,12 +126,16 @@ class _Walker:
                 return tuple(freeze(item, depth) for item in list(value))
             case set() | frozenset():
                 return frozenset(repr(item) for item in value)
+            case bytearray() | memoryview() | array():
+                return value.hex() if isinstance(value, bytearray) else hash(bytes(value))
             case np.ndarray():
                 return (str(value.dtype), value.shape, hash(value.tobytes()))
             case np.random.Generator():
                 return repr(value.bit_generator.state)
             case np.random.RandomState():
                 return repr(value.get_state())
+            case random.SystemRandom():
+                return None
             case random.Random():
                 return hash(value.getstate())
             case torch.Generator():
@@ -134,6 +146,8 @@ class _Walker:
                 return (freeze(value.__func__, depth), freeze(value.__self__, depth))
             case FunctionType():
                 return self._function(value, depth)
+            case CustomOpDef():
+                return freeze(value._init_fn, depth)
             case staticmethod() | classmethod():
                 return freeze(value.__func__, depth)
             case property():
@@ -141,33 +155,62 @@ class _Walker:
             case GeneratorType():
                 frame = value.gi_frame
                 return None if frame is None else (frame.f_lasti, freeze(dict(frame.f_locals), depth))
+            case threading.local():
+                return self._in_thread(lambda: freeze(dict(vars(value)), depth))
+            case ContextVar():
+                return self._in_thread(lambda: freeze(value.get(None), depth))
             case CellType():
                 try:
                     return freeze(value.cell_contents, depth)
                 except ValueError:  # not filled yet
                     return None
-            case ModuleType() | type() | BuiltinFunctionType():
+            case ModuleType() | BuiltinFunctionType():
                 return None
+            case type():
+                self._class(value, depth)
+                return value.__qualname__
+            case Iterator():
+                return self._iterator(value, depth)
             case _:
                 return self._object(value, depth)
 
     def _function(self, function: FunctionType, depth: int) -> Fingerprint:
-        if (function.__module__ or "").startswith(_FOREIGN):
+        if _is_foreign(function.__module__):
             return None
-        space = function.__globals__
-        for name in _names(function.__code__):
-            path = f"{function.__module__}.{name}"
-            if path not in self.globals and not isinstance(space.get(name), ModuleType | type | None):
-                self.globals[path] = None  # it may be reached again from itself
-                self.globals[path] = self.freeze(space[name], depth)
+        names, space = _names(function.__code__), function.__globals__
+        for name in names:
+            value = space.get(name)
+            if isinstance(value, ModuleType):
+                if not _is_foreign(value.__name__):
+                    for attribute in names:  # of which module an attribute is asked, the code's names don't tell
+                        self._note(f"global {value.__name__}.{attribute}", vars(value).get(attribute), depth)
+            else:
+                self._note(f"global {Path(function.__code__.co_filename).stem}.{name}", value, depth)
         return tuple(self.freeze(part, depth) for part in (function.__closure__, vars(function), function.__defaults__))
+
+    def _class(self, owner: type, depth: int) -> None:
+        for base in owner.__mro__:
+            if not _is_foreign(base.__module__):
+                for name, value in list(vars(base).items()):
+                    if not name.startswith("__"):
+                        self._note(f"class {base.__qualname__}.{name}", value, depth)
+
+    def _note(self, path: str, value: object, depth: int) -> None:
+        if path not in self.elsewhere and value is not None and not isinstance(value, ModuleType):
+            self.elsewhere[path] = None  # it may be reached again from itself
+            self.elsewhere[path] = self.freeze(value, depth)
+
+    def _iterator(self, value: Iterator[object], depth: int) -> Fingerprint:
+        """Where an iterator is shows in what it would be pickled as, and is not moved by asking."""
+        with suppress(Exception):
+            return self.freeze(value.__reduce__(), depth)
+        return repr(value)
 
     def _object(self, value: object, depth: int) -> Fingerprint:
         owner = type(value).__module__
-        if owner == "itertools":
-            return repr(value)  # a counter shows where it is
         if owner.startswith(("torch.fx", "torch.export", "torch._", "threading", "weakref", "logging")):
             return None
+        self._class(type(value), depth)
         reached = [(name, self.freeze(part, depth)) for name, part in list(getattr(value, "__dict__", {}).items())]
         slots = [vars(base).get("__slots__", ()) for base in type(value).__mro__]
         names = [name for some in slots for name in ((some,) if isinstance(some, str) else some) if hasattr(value, name)]
@@ -176,6 +219,8 @@ class _Walker:
     def _tensor(self, tensor: torch.Tensor) -> Fingerprint:
         if is_lazy(tensor):
             return _NOTHING
+        if tensor.layout is not torch.strided:
+            return ("tensor", str(tensor.layout), tuple(tensor.shape), *(self._tensor(part) for part in _components(tensor)))
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.layout)
         if key not in self._tensors:
             self._tensors[key] = ("tensor", str(tensor.dtype), str(tensor.device), tuple(tensor.shape), digest(tensor))
@@ -183,6 +228,21 @@ class _Walker:
 
 
 _NOTHING = ("NoneType", "None")
+
+
+def _components(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors that a sparse one consists of."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor.to_dense(),)
+
+
+def _is_foreign(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in _FOREIGN
 
 
 def _names(code: CodeType) -> list[str]:

@@ -67,21 +67,25 @@ class Judge:
     def judge(self, variant: Variant) -> Character:
         """Raises CaptureRefused where a replay could not do what eager does, NotYetProvable where there are no values to try."""
         instance, shape = self._instance, self._shape
-        module, exempt = instance.module, frozenset(instance.state)
+        module = instance.module
         a, b, c = (self._sampler.draw(shape, Kind.NATURAL, seed) for seed in (1, 2, 3))
         refuse_training(module)
         slots = self._slots(instance)
-        untouched = Snapshot(module, exempt=exempt)
+        untouched = self._snapshot()
         for inputs in (a, b):
             self._run(variant, inputs, slots)
         refuse_training(module)
         _refuse_hooks(instance)
-        before = Snapshot(module, exempt=exempt)
+        before = self._snapshot()
         _refuse_first_writes(untouched, before)
         runs = [self._run(variant, inputs, slots) for inputs in (a, b, a, c, a)]
-        after = Snapshot(module, exempt=exempt)
+        after = self._snapshot()
         witness = Witness()
         runs.append(self._run(variant, a, slots, witness))
+        if witness.higher_order:
+            raise CaptureRefused(
+                RefusalReason.CAPTURE_ERROR, f"torch.{witness.higher_order} calls back into Python, which a replay does not"
+            )
         comparer = Comparer(instance.spec.outputs, instance.spec.batch_axis, witness.precision, instance.spec.tolerance)
         _refuse_writes(runs, before, after)
         self._lane.submit(slots.refuse_writes).result()
@@ -93,6 +97,11 @@ class Judge:
         if untouched.changes(before):
             self._compare_with_another(variant, comparer, [(a, runs[0]), (c, runs[3])])
         return Character(witness.precision, witness.floats_to_integers)
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            self._instance.module, exempt=frozenset(self._instance.state), in_thread=lambda call: self._lane.submit(call).result()
+        )
 
     def _slots(self, instance: LoadedModel) -> TrialSlots:
         rows = self._shape.get(instance.spec.batch_axis, 1)
@@ -183,9 +192,11 @@ def _refuse_writes(runs: Sequence[Run], before: Snapshot, after: Snapshot) -> No
 def _refuse_randomness(runs: Sequence[Run], witness: Witness, comparer: Comparer) -> None:
     """`runs` are of a, b, a, c, a, and a. A generator counts only where every run moved it: other threads draw, too."""
     differs = any(_differ(comparer, runs[0], runs[at]) for at in (2, 4, 5))
-    drew = set.intersection(*(run.drew_from for run in runs)) | ({"random"} if witness.drew else set())
-    if differs:
-        cause = f"random numbers of {', '.join(sorted(drew))}" if drew else "two runs of one input differ, for a reason that was not found"
+    drew = set.intersection(*(run.drew_from for run in runs)) | witness.drew_from
+    if differs or witness.clock:
+        causes = [f"random numbers of {', '.join(sorted(drew))}"] if drew else []
+        causes += [f"{witness.clock} reads the clock"] if witness.clock else []
+        cause = " and ".join(causes) or "two runs of one input differ, for a reason that was not found"
         raise CaptureRefused(RefusalReason.NONDETERMINISTIC, cause)
     if drew:
         raise CaptureRefused(RefusalReason.RNG, f"draws from {', '.join(sorted(drew))}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
 import pickle
 import random
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -25,6 +28,11 @@ from service.tensors import Datatype
 from service.verification.comparing import coarser
 from service.verification.fingerprints import digest
 from service.verification.samples import Inputs
+
+_CLOCKS = (time.time, time.time_ns, time.localtime, time.gmtime, time.ctime)
+_DATES = ("now", "utcnow", "today")
+_CLOCK_READERS = ("logging", "torch")  # a time that is written to a log or a trace is no part of an answer
+_NO_DRAWS = ("getstate", "setstate")
 
 
 @dataclass(slots=True)
@@ -37,15 +45,23 @@ class Run:
 
 
 class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation of a run: the coarsest float datatype it computes in, and whether floats become integers."""
+    """Sees every operation of a run, and what its Python asks the system for."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.precision: Datatype | None = None
+        self.precision: Datatype | None = None  # the coarsest float datatype it computes in
         self.floats_to_integers = False
-        self.drew = False  # from one of Python's generators
+        self.drew_from: set[str] = set()  # of Python's and the system's generators
+        self.clock = ""  # the call that read it
+        self.higher_order = ""  # an operator that calls back into Python
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload | HigherOrderOperator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            self.higher_order = str(func)
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if not isinstance(leaf, torch.Tensor):
@@ -57,10 +73,22 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.floats_to_integers = True
         return result
 
-    def profile(self, _frame: FrameType, event: str, argument: object) -> None:
-        """A profile function for this thread: notes draws from `random`, whose state other threads move, too."""
-        if event == "c_call" and isinstance(argument, BuiltinFunctionType) and isinstance(argument.__self__, random.Random):
-            self.drew = True
+    def profile(self, frame: FrameType, event: str, argument: object) -> None:
+        """A profile function for this thread: notes draws from `random`, whose state other threads move, too, and reads of the clock."""
+        if event != "c_call" or not isinstance(argument, BuiltinFunctionType):
+            return
+        name, owner = argument.__name__, argument.__self__
+        if isinstance(owner, random.Random) and name not in _NO_DRAWS:
+            self.drew_from.add("random")
+        elif argument is os.urandom:
+            self.drew_from.add("os.urandom")
+        elif _tells_time(argument) and str(frame.f_globals.get("__name__")).partition(".")[0] not in _CLOCK_READERS:
+            self.clock = argument.__qualname__ if isinstance(owner, type) else f"time.{name}"
+
+
+def _tells_time(call: BuiltinFunctionType) -> bool:
+    owner = call.__self__
+    return call in _CLOCKS or (isinstance(owner, type) and issubclass(owner, dt.date) and call.__name__ in _DATES)
 
 
 class _Observed(nn.Module):
@@ -87,8 +115,12 @@ def observe(backend: Backend, model: LoadedModel, variant: Variant, inputs: Inpu
     """Run the step once, on the lane's thread. Raises what `Backend.run_eager` raises."""
     run = Run()
     observed = replace(model, module=_Observed(model, run))
-    with _watched_by(witness):
-        run.outputs = backend.run_eager(observed, variant, Batch([Part(inputs, shape)], shape))[0]
+    try:
+        with _watched_by(witness):
+            run.outputs = backend.run_eager(observed, variant, Batch([Part(inputs, shape)], shape))[0]
+    finally:
+        if witness is not None and witness.higher_order:
+            torch._dynamo.reset()  # what was compiled under a dispatch mode would fail without it, in every later run
     return run
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from itertools import cycle
 from typing import TypeVar
 
@@ -24,16 +25,16 @@ from service.tensors import HostTensor
 from service.verification.comparing import Comparer, Scale, identical
 from service.verification.judgement import Character, Judge
 from service.verification.rows import independent
-from service.verification.samples import ORDINARY, Accepted, Inputs, Kind, Sampler, crop, rows_of, take_rows
+from service.verification.samples import ORDINARY, Accepted, Inputs, Kind, Sampler, crop, first_rows, rows_of, take_rows, with_rows
+from service.verification.sizes import ends, sizes_below
 from service.verification.slots import Layout
 from service.verification.trials import Runner, Trial
 
 log = logging.getLogger(__name__)
 
-_ALL_SIZES = 16  # up to this bucket size every smaller size is tried
-_SPREAD = 24  # sizes that are tried of a larger one
 _REMEMBERED = 256  # loads whose judgement is kept
 _MIXED = 3  # shapes that are smaller on several axes at once
+_ALONE = 16  # rows of each kind that are tried alone where what is in padding rows can be felt
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -136,6 +137,7 @@ class _Case:
         self._bucket: Shape = recording.bucket.as_dict()
         self.comparer = _comparer(model, character)
         self._samples: dict[Kind, Inputs] = {kind: sampler.draw(self._bucket, kind, seed) for seed, kind in enumerate(Kind, 10)}
+        self._sampler = sampler
         self._scales: dict[Kind, Mapping[str, Scale]] = {}
         self._eager: dict[tuple[Kind, Bucket], Outputs | ModelRaised] = {}
 
@@ -233,7 +235,43 @@ class _Case:
                 return f"{found} ({where})"
             tried += 1
             told += self.comparer.telling(expected)
-        return "most answers are hardly anywhere finite, which proves nothing" if 2 * told < tried else ""
+        if 2 * told < tried:
+            return "most answers are hardly anywhere finite, which proves nothing"
+        return self._problem_alone(padding) if self._feels_other_rows else ""
+
+    @cached_property
+    def _feels_other_rows(self) -> bool:
+        """Whether the first row's answer changes, be it by a bit, with what the rest of a full bucket holds.
+
+        If it does, padding may be right for one row and wrong for the next: a scale that is taken over the batch, say.
+        """
+        rows = self._bucket.get(self._spec.batch_axis, 1)
+        if rows < 2 or self._layout is not None or Kind.NATURAL not in self._scales:
+            return False
+        first = self._samples[Kind.NATURAL]
+        answers = [
+            self.runner.replay(self._recording, Trial(with_rows(self._spec, self._samples[kind], first, [0]), self._bucket), Padding.VALUE)
+            for kind in (Kind.NATURAL, Kind.LARGE, Kind.SMALL)
+        ]
+        if any(isinstance(answer, Exception) for answer in answers):
+            return True
+        own = [first_rows(self._spec, answer) for answer in answers if not isinstance(answer, Exception)]
+        return any(not identical(one, other) for later in own[1:] for one, other in zip(own[0], later, strict=True))
+
+    def _problem_alone(self, padding: Padding) -> str:
+        shape = {**self._bucket, self._spec.batch_axis: 1}
+        rows = self._bucket[self._spec.batch_axis]
+        for at in range(_ALONE):
+            for kind in (Kind.NATURAL, Kind.SMALL, Kind.SKEWED):
+                inputs = self._sampler.draw(self._bucket, kind, 60 + at // rows)
+                trial = Trial(crop(self._spec, take_rows(self._spec, inputs, [at % rows]), shape), shape)
+                expected, got, _ = self.runner.compare(self._recording, trial, padding, None)
+                if isinstance(expected, ModelRaised) or isinstance(got, Exception):
+                    continue
+                found = self.comparer.problem(expected, got, self.comparer.typical_scales(expected))
+                if found:
+                    return f"{found} (one row padded to {self._recording.bucket}, {kind} values)"
+        return ""
 
     def _smaller(self) -> Iterator[tuple[Kind, Shape]]:
         """Shapes below the bucket, each with the kinds of values to try it with: each axis alone, then several at once.
@@ -258,23 +296,6 @@ class _Case:
 
     def _trial(self, kind: Kind, shape: Shape) -> Trial:
         return Trial(crop(self._spec, self._samples[kind], shape), shape)
-
-
-def sizes_below(size: int) -> list[int]:
-    """Sizes to try below a bucket's: both ends first; all of them where there are few."""
-    if size <= _ALL_SIZES:
-        wanted = set(range(1, size))
-    else:
-        powers = {2**n + step for n in range(1, size.bit_length()) for step in (-1, 0, 1)}
-        even = {1 + (size - 2) * at // (_SPREAD // 2) for at in range(_SPREAD // 2 + 1)}
-        near = sorted((powers | even) & set(range(1, size)), key=lambda n: (n not in even, -n))
-        wanted = {1, size - 1, *near[: _SPREAD - 2]}
-    return list(dict.fromkeys([*ends(size), *sorted(wanted)]))
-
-
-def ends(size: int) -> list[int]:
-    """The largest and the smallest size below a bucket's."""
-    return list(dict.fromkeys(end for end in (size - 1, 1) if 0 < end < size))
 
 
 def _comparer(model: LoadedModel, character: Character) -> Comparer:

@@ -36,10 +36,12 @@ class Kind(StrEnum):
     SAME = "same"  # all rows equal
     SKEWED = "skewed"  # positive, rows of very different size, half of the integer rows equal
     SPECIAL = "special"  # zeros, infinities and NaN in single rows
+    HUGE = "huge"
 
 
 ORDINARY = (Kind.NATURAL, Kind.SAME, Kind.LARGE, Kind.SKEWED, Kind.SMALL)
-_MAGNITUDES = {Kind.NATURAL: 1.0, Kind.SMALL: 1e-2, Kind.LARGE: 1e2, Kind.SAME: 1.0, Kind.SKEWED: 1.0, Kind.SPECIAL: 1.0}
+_MAGNITUDES = {Kind.SMALL: 1e-2, Kind.LARGE: 1e2, Kind.HUGE: 1e30}
+_LARGEST_FP16 = 6e4
 _SKEW = (1e2, 1.0, 1e-2)
 
 
@@ -156,6 +158,8 @@ class Sampler:
 
 def encode(array: npt.NDArray[np.floating], datatype: Datatype) -> Bits:
     """Floats as bits of a float datatype, rounded to nearest; magnitudes stay within what FP16 holds."""
+    if datatype is Datatype.FP16:
+        array = np.clip(array, -_LARGEST_FP16, _LARGEST_FP16) if np.isfinite(array).all() else array
     if datatype.numpy is not None:
         return np.ascontiguousarray(array.astype(datatype.numpy)).view(datatype.bits)
     wide = np.ascontiguousarray(array.astype(np.float32)).view(np.uint32)
@@ -188,6 +192,28 @@ def take_rows(spec: ModelSpec, inputs: Mapping[str, HostTensor], rows: Sequence[
     return taken
 
 
+def with_rows(spec: ModelSpec, inputs: Mapping[str, HostTensor], others: Mapping[str, HostTensor], rows: Sequence[int]) -> Inputs:
+    """Inputs with these rows taken from others."""
+    mixed: Inputs = {}
+    for entry in spec.requested_inputs:
+        if spec.batch_axis in entry.shape:
+            axis = entry.shape.index(spec.batch_axis)
+            bits = np.moveaxis(inputs[entry.name].bits().copy(), axis, 0)
+            bits[list(rows)] = np.moveaxis(others[entry.name].bits(), axis, 0)[list(rows)]
+            mixed[entry.name] = HostTensor.of(entry.datatype, np.moveaxis(bits, 0, axis))
+        else:
+            mixed[entry.name] = others[entry.name]
+    return mixed
+
+
+def first_rows(spec: ModelSpec, outputs: Mapping[str, HostTensor]) -> list[HostTensor]:
+    """The first row of each output that has rows, and all of the others."""
+    return [
+        rows_of(outputs[entry.name], entry.shape.index(spec.batch_axis), [0]) if spec.batch_axis in entry.shape else outputs[entry.name]
+        for entry in spec.outputs
+    ]
+
+
 def rows_of(tensor: HostTensor, axis: int, rows: Sequence[int]) -> HostTensor:
     """These rows of one tensor, `axis` being theirs."""
     return HostTensor.of(tensor.datatype, np.take(tensor.bits(), rows, axis=axis))
@@ -203,7 +229,7 @@ def _row_order(kind: Kind, rows: int) -> npt.NDArray[np.intp]:
 
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], axis: int | None, kind: Kind) -> npt.NDArray[np.floating]:
-    array = rng.standard_normal(shape) * _MAGNITUDES[kind]
+    array = rng.standard_normal(shape) * _MAGNITUDES.get(kind, 1.0)
     if kind is Kind.SKEWED:
         array = np.abs(array)
     if axis is None or array.ndim == 0:
@@ -213,9 +239,9 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], axis: int | None, 
         for at in range(len(rows)):
             rows[at] *= _SKEW[at % len(_SKEW)]
     elif kind is Kind.SPECIAL:
-        for at, value in ((0, 0.0), (len(rows) // 2, np.inf), (len(rows) - 1, np.nan)):
-            place = (at,) if at == 0 else (at,) + (0,) * (rows.ndim - 1)
-            rows[place] = value
+        rows[0] = 0.0
+        for at, value in ((len(rows) // 2, np.inf), (len(rows) - 1, np.nan)) + (((1, -np.inf),) if len(rows) > 4 else ()):
+            rows[(at,) + (0,) * (rows.ndim - 1)] = value
     return array
 
 

@@ -61,7 +61,11 @@ class Runner:
             return self._on_lane(partial(self._with_state, recording, trial, padding))
         if expected is None:
             expected = self.eager(trial)
-        return expected, self._on_lane(partial(self._replay, recording, trial, padding)), ""
+        return expected, self.replay(recording, trial, padding), ""
+
+    def replay(self, recording: Recording, trial: Trial, padding: Padding) -> Outputs | Exception:
+        """The recording's answer, or what it raised."""
+        return self._on_lane(partial(self._replay, recording, trial, padding))
 
     def _eager(self, trial: Trial) -> Outputs | ModelRaised:
         self.runs += 1

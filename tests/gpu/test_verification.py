@@ -28,7 +28,10 @@ def gpu_bench() -> Iterator[Bench]:
         yield bench
 
 
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.py")), ids=lambda path: path.stem)
+FILES = [path for path in sorted(MODELS.glob("*.py")) if "CPU_ONLY" not in path.read_text()]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_outcome_is_the_expected_one_and_replies_are_right(gpu_bench: Bench, path: Path) -> None:
     """What holds on a CPU holds here; only where the host is involved may the reason be another."""
     file = file_module(path)

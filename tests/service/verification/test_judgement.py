@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import RefusalReason
+from service.backends.base import Batch, Part
 from service.errors import CaptureRefused, NotYetProvable
 from service.models.loaded import LoadedModel
 from service.models.spec import AxisSpec, InputSpec, OutputSpec, StateSpec
 from service.recorder import Verdict
 from service.tensors import Datatype
-from tests.service.verification.benches import Bench, host
+from tests.harness import MODULES
+from tests.service.verification.benches import MODELS, Bench, file_module, host, value
 
 X = InputSpec("x", Datatype.FP32, ("batch", 4))
 Y = OutputSpec("y", Datatype.FP32, ("batch", 4))
@@ -155,3 +157,29 @@ def test_each_variant_is_judged_by_itself(bench: Bench) -> None:
     bench.admit(model, Bucket.of(batch=4), (("mode", "plain"),))
     with pytest.raises(CaptureRefused, match="calls"):
         bench.admit(model, Bucket.of(batch=4), (("mode", "counting"),))
+
+
+def eager(bench: Bench, model: LoadedModel, x: Tensor) -> Tensor:
+    batch = Batch([Part({"x": host(x)}, {"batch": len(x)})], {"batch": len(x)})
+    return value(bench.lane.submit(lambda: bench.backend.run_eager(model, (), batch)[0]).result()["output"])
+
+
+def test_what_was_compiled_in_a_trial_run_does_not_harm_later_ones(bench: Bench) -> None:
+    """torch.cond compiles itself; what it compiled under a dispatch mode fails without one."""
+    path = MODELS / "control_flow.py"
+    model, x = bench.of_file(path), torch.randn(3, 6)
+    with pytest.raises(CaptureRefused, match="cond"):
+        bench.admit(model, Bucket.of(batch=4))
+    with torch.no_grad():
+        torch.testing.assert_close(eager(bench, model, x), file_module(path).make_model()(x))
+
+
+def test_a_file_that_registers_operators_is_run_once(bench: Bench) -> None:
+    """The instance to judge by must not take the operator away from the one that serves."""
+    model, x = bench.of_file(MODULES / "own_operator.py"), torch.randn(3, 6)
+    recording, verdict = bench.admit(model, Bucket.of(batch=4))
+    assert verdict == Verdict()
+    with torch.no_grad():
+        expected = 2 * model.module.get_submodule("head")(x)
+    torch.testing.assert_close(eager(bench, model, x), expected)
+    torch.testing.assert_close(value(bench.replay(recording, {"x": x}, {"batch": 3}, verdict.padding)["output"]), expected)

@@ -20,7 +20,7 @@ from service.models.spec import AxisSpec, InputSpec, OutputSpec
 from service.recorder import Verdict
 from service.tensors import Datatype, HostTensor
 from service.verification import Audit, Mismatch
-from service.verification.proof import sizes_below
+from service.verification.sizes import sizes_below
 from tests.service.verification.benches import Bench, host
 
 X = InputSpec("x", Datatype.FP32, ("batch", 4))
