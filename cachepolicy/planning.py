@@ -178,7 +178,7 @@ class Plan:
         for worth, at in islice((each for each in wanted if allowed(each[1])), _TRIED):
             if best is not None and worth <= best.net_s:
                 break
-            move = self._with_room(focus, at, worth, wanted[0][0])
+            move = self._with_room(focus, at, worth)
             if (
                 move is not None
                 and move.net_s > (self._hysteresis * capture[at] if move.victims else 0.0)
@@ -255,12 +255,12 @@ class Plan:
     def _bytes(holding: Holding) -> int:
         return sum(holding.demand.prices.own[at] for at in holding.resident) + holding.high
 
-    def _with_room(self, focus: Holding, at: int, worth: float, most: float) -> Move | None:
+    def _with_room(self, focus: Holding, at: int, worth: float) -> Move | None:
         need = self._used + focus.added_bytes(at) - self._budget
         if need <= 0:
             return Move(focus, at, (), worth)
-        own = self._offers(focus.units_beside(at), most) if focus.resident else []
-        others = self._others(focus, most)
+        own = self._offers(focus.units_beside(at)) if focus.resident else []
+        others = self._others(focus)
         best: Move | None = None
         for victims in (self._cheapest_set(focus, at, own, others, need), _cheapest_one(own, others, need)):
             if victims:
@@ -269,20 +269,19 @@ class Plan:
                     best = Move(focus, at, tuple(victims), net)
         return best
 
-    def _others(self, focus: Holding, most: float) -> list[_Offer]:
-        """What other signatures could give up for less than `most` seconds, worked out once between two changes."""
+    def _others(self, focus: Holding) -> list[_Offer]:
+        """What all other signatures could give up, worked out once between two changes."""
         if self._pool is None or self._pool[0] is not focus:
             units = (unit for holding in self._holdings if holding is not focus for unit in holding.units())
-            self._pool = focus, self._offers(units, most)
+            self._pool = focus, self._offers(units)
         return self._pool[1]
 
-    def _offers(self, units: Iterable[Unit], most: float) -> list[_Offer]:
-        """Least loss per byte first; without what costs `most` or more."""
+    def _offers(self, units: Iterable[Unit]) -> list[_Offer]:
+        """Least loss per byte first."""
         offers = []
         for unit in units:
             price = unit.holding.horizon_s * unit.rate + (self._once(unit) if self._returning else unit.once)
-            if price < most:
-                offers.append((price / unit.frees if unit.frees else inf, price, unit))
+            offers.append((price / unit.frees if unit.frees else inf, price, unit))
         offers.sort(key=_density)
         return offers
 
