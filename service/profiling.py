@@ -258,7 +258,7 @@ class Profiling:
 
     def _went_well(self) -> None:
         if self._breaker.broken:
-            log.warning("profile store: is back")
+            log.info("profile store: is back")
         self._breaker.succeeded()
 
 

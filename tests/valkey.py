@@ -43,10 +43,10 @@ class Server:
         """A plain client of the official library, for looking inside and for doing damage."""
         return Redis(port=self.port, decode_responses=True, **options)  # type: ignore[arg-type]
 
-    def start(self) -> None:
-        """Start it empty, and wait until it answers."""
+    def start(self, *first: str) -> None:
+        """Start it empty, with a configuration file first where one is needed, and wait until it listens."""
         base = ("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", self.folder, "--loglevel", "warning")
-        self._process = subprocess.Popen([str(get_binary_path()), *base, *self.options], stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen([str(get_binary_path()), *first[:1], *base, *first[1:], *self.options], stdout=subprocess.DEVNULL)
         for _ in range(int(_START_S / 0.02)):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:

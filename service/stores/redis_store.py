@@ -112,45 +112,41 @@ class RedisStore:
         self.target = parse_url(url)
         self._skipped = skipped
         self._prefix = f"graphcache:{{{self.target.deployment}}}:{SCHEMA}"
-        self._client: Client = None
+        self._clients: Sequence[Client] = ()  # the first is asked
 
     async def read(self, now: float) -> Contents:
         """See ProfileStore. Two round trips, and one more for every 64 hashes."""
         return await self._try(lambda client: self._read(client, now))
 
     async def write(self, windows: Sequence[Window], costs: Sequence[CostRecord], now: float) -> None:
-        """See ProfileStore. One transaction."""
+        """See ProfileStore. One transaction, in a cluster one pipeline."""
         await self._try(lambda client: self._write(client, windows, costs, now))
 
     async def close(self) -> None:
         """See ProfileStore."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
-    async def _try(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        if self._client is None:
-            self._client = _connect(self.target)
-        try:
-            return await work(self._client)
-        except BaseException as error:
-            client, self._client = self._client, None
+        clients, self._clients = self._clients, ()
+        for client in clients:
             with suppress(RedisError, OSError):
                 await client.aclose()
+
+    async def _try(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        if not self._clients:
+            self._clients = _connect(self.target)
+        try:
+            return await work(self._clients[0])
+        except BaseException as error:
+            await self.close()
             if isinstance(error, RedisError | OSError):  # of which a time-out is one
                 raise StoreError(f"{self.target}: {str(error) or type(error).__name__}") from error
             raise
 
     async def _read(self, client: Client, now: float) -> Contents:
+        newest_first = {"desc": True, "byscore": True, "offset": 0}
         listed, programs = await self._ask(
             client,
             [
-                (
-                    "zrange",
-                    (f"{self._prefix}:traffic", now + 1, now - KEPT_S),
-                    {"desc": True, "byscore": True, "offset": 0, "num": MOST_WINDOWS},
-                ),
-                ("zrange", (f"{self._prefix}:costs", 0, MOST_PROGRAMS - 1), {"desc": True}),
+                ("zrange", (f"{self._prefix}:traffic", now + 1, now - KEPT_S), {**newest_first, "num": MOST_WINDOWS}),
+                ("zrange", (f"{self._prefix}:costs", "+inf", now - COSTS_KEPT_S), {**newest_first, "num": MOST_PROGRAMS}),
             ],
         )
         named = [found for member in listed if (found := self._member(member)) is not None]
@@ -184,7 +180,8 @@ class RedisStore:
         return answers
 
     async def _write(self, client: Client, windows: Sequence[Window], costs: Sequence[CostRecord], now: float) -> None:
-        pipeline = client.pipeline(transaction=True)
+        # redis-py runs a part of a cluster's transaction on an event loop of its own; in pieces, a reader may miss a window once
+        pipeline = client.pipeline(transaction=self.target.kind != "cluster")
         index = f"{self._prefix}:traffic"
         for window in windows:
             key = f"{index}:{moment(window.start)}:{window.worker}"
@@ -216,20 +213,20 @@ class RedisStore:
         return int(start.timestamp()), worker
 
 
-def _connect(target: Target) -> Client:
-    """A client; nothing is sent yet."""
+def _connect(target: Target) -> Sequence[Client]:
+    """A client, and those that it asks where to go; nothing is sent yet."""
     retry = Retry(NoBackoff(), 0)
     match target.kind:
         case "sentinel":
             told = {name: value for name, value in target.options.items() if name not in ("db", "username", "password")}
             sentinel = Sentinel(target.nodes, sentinel_kwargs={**told, "retry": retry}, retry=retry, **target.options)  # type: ignore[no-untyped-call]
-            return sentinel.master_for(target.service)
+            return sentinel.master_for(target.service), *sentinel.sentinels
         case "cluster":
             nodes = [ClusterNode(host, port) for host, port in target.nodes]
-            return RedisCluster(startup_nodes=nodes, retry=retry, cluster_error_retry_attempts=0, **target.options)
+            return (RedisCluster(startup_nodes=nodes, retry=retry, **target.options),)
         case _:
             host, port = target.nodes[0]
-            return Redis(host=host, port=port, retry=retry, **target.options)
+            return (Redis(host=host, port=port, retry=retry, **target.options),)
 
 
 def _nodes(parts: SplitResult, default_port: int) -> tuple[tuple[str, int], ...]:
