@@ -27,14 +27,16 @@ def explain_request(name: str, admin_address: str, *, as_json: bool) -> None:
 
 def _print(told: words.Words) -> None:
     when = datetime.fromtimestamp(told["at"]).astimezone()
-    shape = printing.sizes(told["shape"])
-    click.echo(f"{when:%H:%M:%S} {told['model']}:{told['version']} {shape}: {_ending(told)}")
     answered = told["outcome"] in ("replay", "eager")
+    name = f"{told['model']}:{told['version']}" if told["version"] else told["model"]
+    shape = f" {printing.sizes(told['shape'])}" if told["shape"] else ""
+    click.echo(f"{when:%H:%M:%S} {name}{shape}: {'served by ' if answered else ''}{told['outcome']}")
+    padding = f", padding {printing.percent(told['padding_ratio'])}" if told["outcome"] == "replay" else ""
     for label, value in (
         ("reason", told["reason"]),
         ("detail", told["detail"]),
         ("hint", told["hint"]),
-        ("bucket", told["bucket"] and f"{printing.sizes(told['bucket'])}, padding {printing.percent(told['padding_ratio'])}"),
+        ("bucket", told["bucket"] and printing.sizes(told["bucket"]) + padding),
         ("variant", told["variant"]),
         ("batch", answered and f"{told['batch_rows']} rows, parts {told['parts']}"),
         ("waited", answered and printing.milliseconds(told["queue_ms"] / 1e3)),
@@ -44,7 +46,3 @@ def _print(told: words.Words) -> None:
     ):
         if value:
             click.echo(f"  {label}: {value}")
-
-
-def _ending(told: words.Words) -> str:
-    return f"served by {told['outcome']}" if told["outcome"] in ("replay", "eager") else str(told["outcome"])

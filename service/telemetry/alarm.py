@@ -18,9 +18,13 @@ _SLOT_S = 5.0  # requests are counted by slots of this length
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """On once `share` of at least `least` requests within `window_s` seconds were eager, at each look for `hold_s` seconds."""
+    """On once `share` of at least `least` requests within `window_s` seconds were eager, at each look for `hold_s` seconds.
+
+    Off once the share is below `clear`.
+    """
 
     share: float = 0.9
+    clear: float = 0.8
     least: int = 10
     window_s: float = 120.0
     hold_s: float = 120.0
@@ -77,7 +81,7 @@ class GraphsOff:
             if executed < self._threshold.least:
                 continue
             share = eager.total() / executed
-            if share < self._threshold.share:
+            if share < (self._threshold.clear if model.on else self._threshold.share):
                 if model.on:
                     log.warning("graphs of %s are in use again: %.0f %% of its requests are replayed", name, 100 * (1 - share))
                 model.since, model.on = None, ""

@@ -9,7 +9,7 @@ import pytest
 from cachepolicy.reasons import FallbackReason
 from service.telemetry.alarm import GraphsOff, Threshold
 
-LIMIT = Threshold(share=0.9, least=10, window_s=120.0, hold_s=120.0)
+LIMIT = Threshold(share=0.9, clear=0.8, least=10, window_s=120.0, hold_s=120.0)
 
 
 class Traffic:
@@ -54,6 +54,20 @@ def test_a_share_below_the_threshold_never_raises_it() -> None:
     """Eight of ten are eager, for half an hour."""
     traffic = Traffic(FallbackReason.NO_BUCKET)
     traffic.go_on(1800, replayed_of_ten=2)
+    assert not traffic.alarm.on
+
+
+def test_a_share_about_the_threshold_does_not_make_it_flap(caplog: pytest.LogCaptureFixture) -> None:
+    """Once on, it stays on at 85 % eager, and goes off below 80."""
+    traffic = Traffic(FallbackReason.NOT_CAPTURED)
+    with caplog.at_level(logging.WARNING):
+        traffic.go_on(300)
+        for _ in range(20):
+            traffic.go_on(30, replayed_of_ten=2)
+            traffic.go_on(30, replayed_of_ten=1)
+        assert traffic.alarm.on
+        assert len(caplog.records) == 1
+        traffic.go_on(130, replayed_of_ten=3)
     assert not traffic.alarm.on
 
 
