@@ -95,13 +95,6 @@ async def test_queries_name_only_metrics_and_labels_that_exist() -> None:
     assert len(every_query()) > 40
 
 
-def test_every_metric_of_the_interface_is_on_the_dashboard() -> None:
-    """What is worth exposing is worth a look; mode_since only dates an opt-out, and one thing is the profile store's."""
-    text = "\n".join(query for _, query in every_query())
-    for name in ("requests_total", "fallbacks_total", "lost_seconds_total", "saved_seconds_total", "graphs_effectively_off", "graphs_off"):
-        assert f"graphcache_{name}" in text
-
-
 @needs_promtool
 def test_the_rules_hold_their_own_tests() -> None:
     """`promtool test rules`: each alert fires on synthetic series and clears."""
