@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ class Observer:
             model = _model_of(entry.key.signature.weights)
             _add(states, (model, "serving"), 1)
             _add(sizes, (model,), entry.bytes)
-            _add(by_bucket, (model, str(entry.key.bucket)), entry.bytes)
+            _add(by_bucket, (model, _name(entry.key.bucket)), entry.bytes)
             if entry.arena:
                 arenas.setdefault(model, set()).add(entry.arena)
         for key, progress in self._capturer.progress().items():
@@ -216,6 +217,11 @@ def _batches(waiting: Sequence[Ticket]) -> Iterator[tuple[Ticket, float]]:
     """Waiting tickets that stand for a batch each, and for how many of them."""
     for ticket in waiting:
         yield ticket, 1.0 if ticket.alone else ticket.rows / ticket.served.max_rows
+
+
+@lru_cache(maxsize=4096)
+def _name(bucket: Bucket) -> str:
+    return str(bucket)
 
 
 def _model_of(weights: str) -> str:

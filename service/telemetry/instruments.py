@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from time import time
 from typing import Generic, TypeVar
 
@@ -230,7 +230,8 @@ class Registry:
         return "".join(pieces)
 
 
-def label_text(labels: Sequence[str], values: Sequence[str]) -> str:
+@lru_cache(maxsize=8192)  # readings have the same labels at every scrape
+def label_text(labels: tuple[str, ...], values: tuple[str, ...]) -> str:
     """`{model="mlp",path="eager"}`, or nothing where there are no labels."""
     if not labels:
         return ""
