@@ -54,6 +54,10 @@ class CaptureOnMiss:
         self._misses.pop(key, None)
         self._refused[key] = (reason, now + self._refusal_s)
 
+    def pardon(self, key: GraphKey) -> None:
+        """Forget the refusal."""
+        self._refused.pop(key, None)
+
     def forget(self, signature: Signature) -> None:
         """Drop all that is known of the signature."""
         self._misses = {key: n for key, n in self._misses.items() if key.signature != signature}
@@ -88,6 +92,9 @@ class FixedSet:
 
     def refuse(self, key: GraphKey, reason: RefusalReason, now: float) -> None:
         """Leave it out."""
+
+    def pardon(self, key: GraphKey) -> None:
+        """Nothing is refused for good."""
 
     def forget(self, signature: Signature) -> None:
         """Nothing is remembered."""

@@ -91,6 +91,10 @@ class CaptureAdmission(Protocol):
         """A capture or its verification failed: leave the graph alone until the refusal has aged."""
         ...
 
+    def pardon(self, key: GraphKey) -> None:
+        """The graph was made after all, by somebody's order: forget that it was refused."""
+        ...
+
     def forget(self, signature: Signature) -> None:
         """The signature's model is gone."""
         ...
@@ -193,6 +197,13 @@ class PaybackAdmission:
             known.due_at = 0.0  # what was measured on the way may have changed the costs
             times = known.refusals[at].times + 1 if at in known.refusals else 1
             known.refusals[at] = _Refusal(reason, now + self._patience.refusal_s * 2 ** min(times - 1, 8), times)
+
+    def pardon(self, key: GraphKey) -> None:
+        """See CaptureAdmission. Whether it pays is asked as of any other."""
+        with self._lock:
+            known = self._known.get(key.signature)
+            if known is not None:
+                known.refusals.pop(known.holding.demand.position[key.bucket], None)
 
     def judge(self, key: GraphKey, now: float) -> Decision:
         """See CaptureAdmission. Judged by the last forecast, as if there were room."""

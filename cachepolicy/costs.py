@@ -46,17 +46,25 @@ class Prices:
 
 @dataclass(slots=True)
 class Curve:
-    """A cost over volume: moving averages where observed, linear in between, flat below, rising by the last slope above."""
+    """A cost over volume: moving averages where observed, linear in between, flat below, rising by the last slope above.
 
-    weight: float = 0.1  # of a new sample against the average so far
+    What is averaged is the median of the last samples, so that a single one tells nothing: a run beside a stall takes twenty times as long.
+    """
+
+    weight: float = 0.1  # of a new median against the average so far
+    window: int = 1  # samples that a median is taken of
     _points: dict[int, float] = field(default_factory=dict)
     _told: dict[int, float] = field(default_factory=dict)
     _known: list[int] = field(default_factory=list)
+    _recent: dict[int, list[float]] = field(default_factory=dict)
 
     def observe(self, volume: int, value: float) -> bool:
         """Fold in one sample; whether the estimate has moved so much that it is worth telling."""
         old = self._points.get(volume)
-        new = self._points[volume] = value if old is None else old + self.weight * (value - old)
+        recent = self._recent[volume] = [*self._recent.get(volume, ()), value][-self.window :]
+        median = sorted(recent)[(len(recent) - 1) // 2]  # of two the smaller: what disturbs a run makes it longer
+        young = old is None or len(recent) < self.window
+        new = self._points[volume] = median if young or old is None else old + self.weight * (median - old)
         if old is None:
             insort(self._known, volume)  # last: another thread may be reading
         told = self._told.get(volume)
@@ -68,7 +76,9 @@ class Curve:
     def without(self, volume: int) -> Curve:
         """The same curve with one point unknown."""
         points = {other: value for other, value in self._points.items() if other != volume}
-        return Curve(self.weight, points, {v: t for v, t in self._told.items() if v in points}, sorted(points))
+        told = {v: t for v, t in self._told.items() if v in points}
+        recent = {v: r for v, r in self._recent.items() if v in points}
+        return Curve(self.weight, self.window, points, told, sorted(points), recent)
 
     def at(self, volume: int) -> float | None:
         """The estimate at a volume; None where nothing was observed."""
@@ -92,8 +102,8 @@ class Curve:
 
 @dataclass(slots=True)
 class _Curves:
-    eager: Curve = field(default_factory=Curve)
-    replay: Curve = field(default_factory=Curve)
+    eager: Curve = field(default_factory=lambda: Curve(window=5))
+    replay: Curve = field(default_factory=lambda: Curve(window=5))
     capture: Curve = field(default_factory=lambda: Curve(weight=0.3))
     own: Curve = field(default_factory=lambda: Curve(weight=1.0))
     top: Curve = field(default_factory=lambda: Curve(weight=1.0))

@@ -335,7 +335,10 @@ class Capturer:
         progress = self._progress.get(key)
         if progress is not None and progress.stage is Stage.REFUSED and not force:
             raise CaptureRefused(progress.reason or RefusalReason.CAPTURE_ERROR, progress.detail)
-        return self._capture(key, force=force, known=known)
+        entry = self._capture(key, force=force, known=known)
+        if force:
+            self._admission.pardon(key)
+        return entry
 
     def _capture(self, key: GraphKey, *, force: bool = False, known: bool = False) -> GraphEntry:
         """Have a graph made. Raises what the recorder raises, and remembers refusals."""

@@ -99,6 +99,32 @@ class CacheMachine(RuleBasedStateMachine):
         key = GraphKey(signature(name), bucket(size))
         assert self.cache.pin(key, pinned) == (key in self.model)
 
+    @rule(size=st.integers(0, BUDGET))
+    def make_room(self, size: int) -> None:
+        before = {key: (e.pinned, e.in_use) for key, e in self.model.items()}
+        victims = self.cache.make_room(size, self.now)
+        assert all(before[victim.key] == (False, 0) for victim in victims)
+        self.gone(victims)
+        if self.cache.used + size > self.cache.budget:
+            assert all(e.pinned or e.in_use for e in self.model.values())
+
+    @rule(name=MODELS)
+    def drop(self, name: str) -> None:
+        if any(e.in_use for e in self.model.values() if e.key.signature == signature(name)):
+            return
+        dropped = self.cache.drop(signature(name))
+        assert {e.key for e in dropped} == {key for key in self.model if key.signature == signature(name)}
+        self.gone(dropped)
+
+    @rule(name=MODELS, size=st.integers(0, 50))
+    def measure(self, name: str, size: int) -> None:
+        """An arena that was taken for larger than it is."""
+        size = min(size, self.high.get(name, 0))
+        self.cache.measure(name, size)
+        if name in self.high:
+            self.high[name] = size
+            self.record.append((f"measure {size}", next(e for e in self.model.values() if e.arena == name)))
+
     @rule(budget=st.integers(1, BUDGET))
     def resize(self, budget: int) -> None:
         before = {key: (e.pinned, e.in_use) for key, e in self.model.items()}
@@ -128,6 +154,8 @@ class CacheMachine(RuleBasedStateMachine):
         for op, changed in self.record:
             if op == "insert":
                 assert again.insert(changed, 0.0) == []
+            elif op.startswith("measure"):
+                again.measure(changed.arena, int(op.split()[1]))
             else:
                 changed.pinned, changed.in_use = False, 0
                 assert again.evict(changed.key) is changed

@@ -164,6 +164,18 @@ def test_refusals_age_and_grow() -> None:
     assert not isinstance(bench.policy.judge(key, 302.0), Refuse)
 
 
+def test_a_graph_made_by_order_is_not_refused_any_more() -> None:
+    """Its next refusal is a first one again."""
+    bench = Bench(flat(8), patience=Patience(refusal_s=100.0))
+    key = GraphKey(signature(), bucket(4))
+    for _ in range(3):
+        bench.policy.refuse(key, RefusalReason.UNPROFITABLE, 0.0)
+    bench.policy.pardon(key)
+    assert not isinstance(bench.policy.judge(key, 1.0), Refuse)
+    bench.policy.refuse(key, RefusalReason.UNPROFITABLE, 1.0)
+    assert not isinstance(bench.policy.judge(key, 102.0), Refuse)
+
+
 def test_refused_bucket_is_not_captured_but_a_larger_one_may_be() -> None:
     """Traffic is served by the next larger graph."""
     bench = Bench(flat(32))

@@ -50,6 +50,15 @@ def test_later_samples_move_the_average() -> None:
     assert table.eager(signature(), bucket(4)) == pytest.approx(2.0, rel=0.01)
 
 
+@pytest.mark.parametrize("at", range(12))
+def test_one_run_beside_a_stall_is_not_believed(at: int) -> None:
+    """Whether it is the first, one of the first, or comes late; the very first is corrected by the second."""
+    table = CostTable()
+    for sample in range(12):
+        table.observe_eager(signature(), bucket(4), 20.0 if sample == at else 1.0)
+        assert table.eager(signature(), bucket(4)) == (20.0 if at == sample == 0 else 1.0)
+
+
 def test_a_reload_keeps_what_was_learned() -> None:
     """Costs depend on everything but the weights."""
     table = CostTable()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import torch
 
-from cachepolicy.capture import Capture
+from cachepolicy.capture import Capture, PaybackAdmission
 from cachepolicy.reasons import FallbackReason
 from service.errors import CaptureRefused, Conflict
 from service.jobs import Turn
@@ -79,6 +79,10 @@ async def test_force_skips_the_profit_test() -> None:
         await repeat(node, 1, "refused")
         assert (await node.admin.warm("m", "", {"batch": 1}, {}, force=True)).state == "serving"
         assert (await send(node, 1)).path is Path.REPLAY
+        policy = node.capturer._admission
+        assert isinstance(policy, PaybackAdmission)
+        (known,) = policy._known.values()
+        assert not known.refusals
 
 
 async def test_a_larger_graph_serves_only_sizes_that_it_makes_faster() -> None:
