@@ -120,7 +120,7 @@ class RefusalReason(_Reason):
     STATEFUL = (
         "stateful",
         "The model changes itself from call to call.",
-        "Declare the buffer as state addressed by slots, or pass it in and out.",
+        "Return what is remembered and take it as an input, or declare a buffer as state addressed by slots.",
     )
     NONDETERMINISTIC = (
         "nondeterministic",

@@ -65,6 +65,10 @@ class CaptureRefused(GraphcacheError):
         self.reason = reason
         self.detail = detail
 
+    def again(self) -> CaptureRefused:
+        """The same refusal as another exception: one that is kept would keep all frames that it went through."""
+        return CaptureRefused(self.reason, self.detail)
+
 
 class NotYetProvable(GraphcacheError):
     """A graph can't be proven right for want of values to try it with; traffic may bring them: FAILED_PRECONDITION."""

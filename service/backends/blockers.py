@@ -43,6 +43,12 @@ class Blocker:
     what: str = ""  # what the operation does that it may not; without an operation, the whole fact
     module: str = ""  # path of the innermost module that runs it
     place: Place | None = None
+    advice: str = ""  # where the reason's own hint is too general
+
+    @property
+    def hint(self) -> str:
+        """How to change the model."""
+        return self.advice or self.reason.hint
 
     @property
     def where(self) -> str:
@@ -52,7 +58,7 @@ class Blocker:
     @property
     def detail(self) -> str:
         """The refusal's detail: operation, place, and how to change the model."""
-        return f"{' '.join(filter(None, [self.operation, self.what, self.where]))}: {self.reason.hint}"
+        return f"{' '.join(filter(None, [self.operation, self.what, self.where]))}: {self.hint}"
 
     def refusal(self) -> Blocked:
         """The exception that says this."""
@@ -77,6 +83,10 @@ class Blocked(CaptureRefused):
     def __init__(self, blocker: Blocker) -> None:
         super().__init__(blocker.reason, blocker.detail)
         self.blocker = blocker
+
+    def again(self) -> Blocked:
+        """See CaptureRefused."""
+        return Blocked(self.blocker)
 
 
 Step = tuple[FrameType, int]  # a frame and the line it is at

@@ -35,8 +35,8 @@ def training_parts(module: nn.Module) -> Iterator[Blocker]:
     """
     for path, part in module.named_modules():
         if part.training and _reads_training(part):
-            what = f"{path or 'the model'} ({type(part).__name__}) is in training mode"
-            yield Blocker(RefusalReason.TRAINING_MODE, what=what)
+            what = f"{type(part).__name__} is in training mode"
+            yield Blocker(RefusalReason.TRAINING_MODE, what=what, module=path)
 
 
 def refuse_training(module: nn.Module) -> None:

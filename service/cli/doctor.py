@@ -48,7 +48,7 @@ def doctor(
     """Run MODEL's step under watch and list every operation that keeps it out of a graph; no server is needed.
 
     MODEL is a name of the configuration, or file:PATH.py with make_model() and example_inputs(batch, seed). An axis that is not named
-    takes its smallest bucket of at least two. Exit codes: 0 capturable, 1 not, 2 wrong usage.
+    takes its smallest bucket of at least three. Exit codes: 0 capturable, 1 not, 2 wrong usage.
     """
     if model.startswith(FILE):
         if file is not None or demo or sets:
@@ -80,6 +80,9 @@ class Page:
             self._blocker(number, blocker, found["operations"])
         if found["segments"]:
             self._segments(found["segments"])
+        for note in found["serves"]["notes"] if found["serves"] else ():
+            self._line(f"\n{note['problem']}", "bold yellow")
+            self._line(f"   {note['hint']}", "green")
         if found["note"]:
             self._line(f"\nnot proven: {found['note']}")
         if found["profit"]:
@@ -93,9 +96,11 @@ class Page:
             self._line(f"   {blocker['file']}:{blocker['line']}, in {blocker['function']}")
             self._line(f"       {blocker['source']}", "cyan")
         times = f", met {blocker['times']} times" if blocker["times"] > 1 else ""
-        self._line(
-            f"   keeps {blocker['keeps_out']} of {_count(total, 'operation')} ({printing.percent(blocker['share'])}) out of a graph{times}"
-        )
+        share = f"{blocker['keeps_out']} of {_count(total, 'operation')} ({printing.percent(blocker['share'])})"
+        if blocker["operation"]:
+            self._line(f"   keeps {share} out of a graph that begins with the step{times}")
+        else:
+            self._line("   rules out every graph of this step, whatever its operations are")
         if blocker["movable"] is not None:
             verdict = (
                 "can be moved to the device" if blocker["movable"] else f"can't be moved to the device: {blocker['not_movable_because']}"
@@ -104,7 +109,7 @@ class Page:
         self._line(f"   {blocker['hint']}", "green")
 
     def _segments(self, segments: list[dict[str, Any]]) -> None:
-        self._line("\nThe largest segments between them")
+        self._line("\nThe largest segments beside them, each recorded by itself (the worker records whole steps)")
         rows = [
             (part["operations"], printing.percent(part["share"]), _outcome(part), part["from"], part["to"], _modules(part["modules"]))
             for part in segments[:SEGMENTS]

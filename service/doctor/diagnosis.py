@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend, Recording
 from service.backends.blockers import Blocked, Blocker
 from service.backends.watch import training_parts
 from service.doctor.calibration import Bench
 from service.doctor.patient import Patient
 from service.doctor.segments import Extent, Segment, bound_by_values, kept_out, merged, segments
+from service.doctor.serving import Serving
 from service.doctor.tape import try_segments
 from service.doctor.tracing import Crossing, Trace, traces
 from service.errors import CaptureRefused, NotYetProvable
@@ -19,6 +21,7 @@ from service.lane import LaneThread
 from service.models.loaded import LoadedModel
 from service.verification import Proof
 
+_OF_TRAINING = (RefusalReason.STATEFUL, RefusalReason.NONDETERMINISTIC, RefusalReason.RNG)
 TRIED = 16  # the largest segments, which are recorded to prove that they can be
 
 
@@ -49,6 +52,7 @@ class Diagnosis:
     segments: tuple[Tried, ...]
     capture_s: float | None = None  # capture and proof, where there was one
     note: str = ""
+    serving: Serving | None = None  # what the whole step's graph can serve, where that was proven
 
     @property
     def capturable(self) -> bool:
@@ -81,22 +85,25 @@ class Doctor:
         bound = bound_by_values(one, two)
         obstacles = [Obstacle(found.blocker, times, share, found.crossing) for found, times, share in merged(one.found, kept_out(one))]
         everything = Extent(one).total
-        obstacles += [Obstacle(blocker, 1, everything) for blocker in training_parts(patient.model.module)]
-        recording, note, taken = None, "", None
+        obstacles = _with_training(patient, obstacles, everything)
+        recording, note, taken, serving = None, "", None, None
         if not obstacles:
             started = perf_counter()
-            recording, obstacle, note = self._record(patient, everything)
-            obstacles += [obstacle] if obstacle is not None else []
-            taken = perf_counter() - started if recording is not None else None
+            try:
+                recording, serving, note = self._record(patient)
+            except CaptureRefused as refusal:
+                obstacles = [Obstacle(_told_by(refusal), 1, everything)]
+            else:
+                taken = perf_counter() - started
         pieces = segments(one, bound) if obstacles else []
-        return Diagnosis(everything, tuple(obstacles), tuple(self._try(patient, one, pieces)), taken, note), recording
+        return Diagnosis(everything, tuple(obstacles), tuple(self._try(patient, one, pieces)), taken, note, serving), recording
 
-    def _record(self, patient: Patient, everything: int) -> tuple[Recording | None, Obstacle | None, str]:
-        """Capture the whole step and prove it, as the worker would."""
+    def _record(self, patient: Patient) -> tuple[Recording, Serving | None, str]:
+        """Capture the whole step and prove it, as the worker would. Raises CaptureRefused."""
         proof = Proof(self._backend, lambda _: self._fresh())
         model, variant = patient.model, patient.variant
 
-        def prove() -> tuple[Recording | None, str]:
+        def prove() -> tuple[Recording, Serving | None, str]:
             note = ""
             try:
                 proof.judge(model, variant, self.lane)
@@ -104,22 +111,27 @@ class Doctor:
                 note = str(error)
             recording = self._backend.record(model, variant, patient.bucket)
             if note:
-                return recording, note
+                return recording, None, note
             try:
-                proof.verify(model, variant, recording, self.lane)
+                verdict = proof.verify(model, variant, recording, self.lane)
+                serving = Serving(verdict, self._rows(proof, patient), model.spec.rows)
             except NotYetProvable as error:
-                note = str(error)
+                return recording, None, str(error)
             except BaseException:
                 self.lane.barrier()
                 recording.close()
                 raise
-            return recording, note
+            return recording, serving, note
 
-        try:
-            recording, note = self.capturer.submit(prove).result()
-        except CaptureRefused as refusal:
-            return None, Obstacle(_told_by(refusal), 1, everything), ""
-        return recording, None, note
+        return self.capturer.submit(prove).result()
+
+    def _rows(self, proof: Proof, patient: Patient) -> bool | None:
+        """Whether rows are independent; None where there are none to tell apart."""
+        spec = patient.spec
+        axis = spec.axis(spec.batch_axis)
+        if axis is None or axis.max < 2 or spec.state:
+            return None
+        return proof.rows_independent(patient.model, patient.variant, self.lane)
 
     def _try(self, patient: Patient, trace: Trace, pieces: list[Segment]) -> list[Tried]:
         tried, rest = pieces[:TRIED], pieces[TRIED:]
@@ -129,8 +141,15 @@ class Doctor:
         return [Tried(piece, problem) for piece, problem in zip(tried, problems, strict=True)] + [Tried(piece, None) for piece in rest]
 
 
+def _with_training(patient: Patient, obstacles: list[Obstacle], everything: int) -> list[Obstacle]:
+    """Parts in training mode come first; what else was found in them (statistics, randomness) is only what comes of that."""
+    parts = {blocker.module: blocker for blocker in training_parts(patient.model.module)}
+    others = [entry for entry in obstacles if entry.blocker.module not in parts or entry.blocker.reason not in _OF_TRAINING]
+    return [Obstacle(blocker, 1, everything) for blocker in parts.values()] + others
+
+
 def _told_by(refusal: CaptureRefused) -> Blocker:
     """What only the capture or the proof found out."""
     if isinstance(refusal, Blocked):
         return refusal.blocker
-    return Blocker(refusal.reason, what=refusal.detail.removesuffix(f": {refusal.reason.hint}"))
+    return Blocker(refusal.reason, what=refusal.detail)

@@ -28,12 +28,15 @@ class Patient:
 
     @classmethod
     def at(cls, model: LoadedModel, variant: Variant, wanted: Mapping[str, int]) -> Patient:
-        """An axis that is not named takes its smallest bucket of at least two. Raises ConfigError where no bucket covers the sizes."""
+        """An axis that is not named takes its smallest bucket of at least three: fewer rows hide what they do to each other.
+
+        Raises ConfigError where no bucket covers the sizes.
+        """
         spec = model.spec
         for name in wanted:
             if spec.axis(name) is None:
                 raise ConfigError(f"{name}: {spec.name} has no such axis; it has {', '.join(axis.name for axis in spec.axes) or 'none'}")
-        sizes = {axis.name: wanted.get(axis.name, min((size for size in axis.sizes if size >= 2), default=axis.max)) for axis in spec.axes}
+        sizes = {axis.name: wanted.get(axis.name, min((size for size in axis.sizes if size >= 3), default=axis.max)) for axis in spec.axes}
         bucket = spec.ladder.fit(sizes)
         if bucket is None:
             raise ConfigError(f"{', '.join(f'{name}={size}' for name, size in sizes.items())}: above the largest bucket of {spec.name}")

@@ -9,6 +9,7 @@ from service.backends.blockers import Place
 from service.doctor.consulting import Report
 from service.doctor.diagnosis import Obstacle, Tried
 from service.doctor.profit import EXPLANATIONS, Profit
+from service.doctor.serving import Serving
 
 Words = dict[str, Any]
 
@@ -32,6 +33,7 @@ def report(of: Report) -> Words:
         "blockers": [blocker(obstacle, total) for obstacle in found.obstacles],
         "segments": [segment(tried, total) for tried in found.segments],
         "note": found.note,
+        "serves": None if found.serving is None else serving(found.serving),
         "profit": None if of.profit is None else profit(of.profit),
     }
 
@@ -49,7 +51,7 @@ def blocker(of: Obstacle, total: int) -> Words:
         "function": place.function if place else "",
         "source": source_line(place),
         "explanation": found.reason.explanation,
-        "hint": found.reason.hint,
+        "hint": found.hint,
         "detail": found.detail,
         "times": of.times,
         "keeps_out": of.keeps_out,
@@ -73,6 +75,15 @@ def segment(of: Tried, total: int) -> Words:
         "to": found.lines[1],
         "captured": None if of.problem is None else not of.problem,
         "problem": of.problem or "",
+    }
+
+
+def serving(of: Serving) -> Words:
+    """Which sizes a graph serves, and whether requests share a batch; `padding` is null where only exact sizes are served."""
+    return {
+        "padding": of.padding or None,
+        "rows_independent": of.independent,
+        "notes": [{"problem": problem, "hint": hint} for problem, hint in of.notes()],
     }
 
 

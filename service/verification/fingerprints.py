@@ -30,6 +30,7 @@ from torch.jit._script import RecursiveScriptModule
 from torch.nn.parameter import is_lazy
 
 from cachepolicy.reasons import RefusalReason
+from service.backends.blockers import Blocked, Blocker
 
 _CHUNK = 1 << 21  # words of a tensor that are digested at once: bounds the extra memory
 _MOST = 50_000  # values that are looked at; what lies beyond is not compared
@@ -42,6 +43,9 @@ _MACHINERY = (
 )
 _FOREIGN = sys.stdlib_module_names | {"torch", "numpy"}  # packages whose own state is not looked at
 
+_ATTRIBUTE = "Return it as an output and take it as an input; what is kept only to be looked at must not be set when serving."
+_ELSEWHERE = "Keep it out of what the model runs, or pass it in and out."
+
 Fingerprint = object
 InThread = Callable[[Callable[[], Fingerprint]], Fingerprint]
 
@@ -52,6 +56,11 @@ class Change:
 
     reason: RefusalReason
     path: str
+    advice: str
+
+    def refusal(self, what: str) -> Blocked:
+        """The exception that says so."""
+        return Blocker(self.reason, what=what, advice=self.advice).refusal()
 
 
 class Snapshot:
@@ -59,18 +68,21 @@ class Snapshot:
 
     def __init__(self, module: nn.Module, *, exempt: AbstractSet[str] = frozenset(), in_thread: InThread = lambda call: call()) -> None:
         self._values: dict[tuple[RefusalReason, str], Fingerprint] = {(RefusalReason.STATEFUL, "os.environ"): dict(os.environ)}
+        self._buffers: set[str] = set()
         walker = _Walker(in_thread)
         for path, part in module.named_modules():
             prefix = f"{path}." if path else ""
             for name, parameter in part._parameters.items():
                 self._values[RefusalReason.PARAMETER_MUTATION, prefix + name] = walker.freeze(parameter)
             for name, buffer in part._buffers.items():
+                self._buffers.add(prefix + name)
                 if prefix + name not in exempt:
                     self._values[RefusalReason.STATEFUL, prefix + name] = walker.freeze(buffer)
             for name, value in (vars(part) | _script_attributes(part)).items():
                 if name not in _MACHINERY:
                     self._values[RefusalReason.STATEFUL, prefix + name] = walker.freeze(value)
             walker.freeze(type(part))
+        self._elsewhere = {"os.environ", *walker.elsewhere}
         self._values |= {(RefusalReason.STATEFUL, path): frozen for path, frozen in walker.elsewhere.items()}
 
     def changes(self, later: Snapshot, *, new_ones: bool = True) -> list[Change]:
@@ -82,9 +94,14 @@ class Snapshot:
                 continue
             if not new_ones and (known is None or known == _NOTHING):
                 continue
-            found.append(Change(*key))
-        found += [Change(*key) for key in self._values if key not in later._values]
+            found.append(self._change(key))
+        found += [self._change(key) for key in self._values if key not in later._values]
         return found
+
+    def _change(self, key: tuple[RefusalReason, str]) -> Change:
+        reason, path = key
+        known = reason is RefusalReason.PARAMETER_MUTATION or path in self._buffers
+        return Change(reason, path, "" if known else _ELSEWHERE if path in self._elsewhere else _ATTRIBUTE)
 
 
 def _script_attributes(part: nn.Module) -> dict[str, object]:

@@ -14,6 +14,7 @@ import torch
 
 from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend
+from service.backends.blockers import Blocker
 from service.backends.watch import refuse_training
 from service.errors import CaptureRefused, ModelRaised
 from service.lane import Lane
@@ -154,7 +155,8 @@ class Judge:
             self._run_on(other, variant, self._sampler.safe(self._shape), self._shape, slots)
         for inputs, run in expected:
             if _differ(comparer, run, self._run_on(other, variant, inputs, self._shape, slots)):
-                raise CaptureRefused(RefusalReason.STATEFUL, "what the model builds on its first call depends on that call's values")
+                what = "what the model builds on its first call depends on that call's values"
+                raise Blocker(RefusalReason.STATEFUL, what=what, advice="Build it when the model is made, or from shapes alone.").refusal()
 
 
 def _round_weights(model: LoadedModel, precision: Datatype) -> None:
@@ -170,13 +172,14 @@ def _round_weights(model: LoadedModel, precision: Datatype) -> None:
 def _refuse_hooks(model: LoadedModel) -> None:
     hooks = foreign_hooks(model.module)
     if hooks:
-        raise CaptureRefused(RefusalReason.STATEFUL, f"forward hook {hooks[0]}: a replay would skip its Python")
+        what = f"forward hook {hooks[0]}: a replay would skip its Python"
+        raise Blocker(RefusalReason.STATEFUL, what=what, advice="Do its work in forward(), or remove it.").refusal()
 
 
 def _refuse_first_writes(untouched: Snapshot, before: Snapshot) -> None:
     for change in untouched.changes(before, new_ones=False):
         if change.reason is RefusalReason.PARAMETER_MUTATION:
-            raise CaptureRefused(change.reason, f"the first call writes to {change.path}")
+            raise change.refusal(f"the first call writes to {change.path}")
 
 
 def _refuse_writes(runs: Sequence[Run], before: Snapshot, after: Snapshot) -> None:
@@ -186,7 +189,7 @@ def _refuse_writes(runs: Sequence[Run], before: Snapshot, after: Snapshot) -> No
     changes = before.changes(after)
     parameters = [change for change in changes if change.reason is RefusalReason.PARAMETER_MUTATION]
     for change in parameters or changes:
-        raise CaptureRefused(change.reason, f"{change.path} changes from call to call")
+        raise change.refusal(f"{change.path} changes from call to call")
 
 
 def _refuse_randomness(runs: Sequence[Run], witness: Witness, comparer: Comparer) -> None:

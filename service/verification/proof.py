@@ -98,7 +98,7 @@ class Proof:
             _remember(self._judged, model.weights, judged)
         character = judged[variant]
         if isinstance(character, CaptureRefused):
-            raise CaptureRefused(character.reason, character.detail)
+            raise character.again()
         return character
 
     def _judge_all(self, model: LoadedModel, lane: Lane) -> dict[Variant, Character | CaptureRefused]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,53 @@ def test_a_clean_model_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "clean.py"
     path.write_text(CLEAN)
     assert main(["doctor", f"file:{os.path.relpath(path)}", "--device", "cpu"]) == 0
-    assert "clean batch=2 on cpu: capturable" in capsys.readouterr().out
+    assert "clean batch=4 on cpu: capturable" in capsys.readouterr().out
+
+
+REMEMBERS = CLEAN.replace("h = self.head(x)", "h = self.head(x)\n        self.last = h.mean()")
+BATCH_MEAN = CLEAN.replace("h = self.head(x)", "h = self.head(x - x.mean(0))")
+LEFT_TRAINING = CLEAN.replace("nn.Linear(8, 4)", "nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4))").replace(".eval()", "")
+
+
+def report(tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, code: int) -> tuple[dict[str, Any], str]:
+    """The doctor's JSON, and what it prints for people."""
+    path = tmp_path / "model.py"
+    path.write_text(source)
+    assert main(["doctor", f"file:{path}", "--device", "cpu", "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert main(["doctor", f"file:{path}", "--device", "cpu"]) == code
+    return found, capsys.readouterr().out
+
+
+def test_a_fact_about_the_whole_model_is_not_told_as_a_share_of_its_operations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """State in an attribute: no operation is to blame, and the hint says what to do with an attribute, not with a buffer."""
+    found, text = report(tmp_path, capsys, REMEMBERS, 1)
+    assert [blocker["what"] for blocker in found["blockers"]] == ["last changes from call to call"]
+    assert "take it as an input" in found["blockers"][0]["hint"]
+    assert "slots" not in found["blockers"][0]["hint"]
+    assert "rules out every graph of this step" in text
+    assert "keeps" not in text
+
+
+def test_what_training_mode_does_is_told_as_training_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A norm that counts its batches is not called stateful: the cure is eval()."""
+    found, _ = report(tmp_path, capsys, LEFT_TRAINING, 1)
+    assert {(blocker["reason"], blocker["module"]) for blocker in found["blockers"]} == {("training_mode", "head.0"), ("training_mode", "")}
+    assert all("eval()" in blocker["hint"] for blocker in found["blockers"])
+
+
+def test_rows_that_depend_on_each_other_are_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A right graph, which serves exact sizes only."""
+    found, text = report(tmp_path, capsys, BATCH_MEAN, 0)
+    assert (found["serves"]["padding"], found["serves"]["rows_independent"]) == (None, False)
+    assert "batches of exactly a bucket's size only" in text
+    assert "rows: dependent" in text
+
+
+def test_independent_rows_need_no_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Padded by value, merged."""
+    found, _ = report(tmp_path, capsys, CLEAN, 0)
+    assert found["serves"] == {"padding": "value", "rows_independent": True, "notes": []}
 
 
 def test_a_configured_variant_is_examined(capsys: pytest.CaptureFixture[str]) -> None:

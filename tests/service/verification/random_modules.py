@@ -5,7 +5,9 @@ Every piece takes and gives x [batch, 4, 8] in FP32; t INT64 [batch, 4] holds 0 
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -31,6 +33,12 @@ INPUTS = (
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
+class Calls:
+    """Counts beside all modules."""
+
+    number = 0
+
+
 class Piece(nn.Module):
     """One step; its weights are drawn when it is made."""
 
@@ -45,11 +53,13 @@ class Piece(nn.Module):
         self.batch_norm = nn.BatchNorm1d(LENGTH)
         self.table = nn.Embedding(10, WIDTH)
         self.attention = nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True)
+        self.group_norm = nn.GroupNorm(2, LENGTH)
         self.rnn = nn.GRU(WIDTH, WIDTH, batch_first=True)
         self.conv = nn.Conv1d(LENGTH, LENGTH, 3, padding=1)
         self.register_buffer("state", torch.zeros(WIDTH))
         self.calls = 0
         self.past: list[float] = []
+        self.factors = itertools.cycle([1.0] * 60 + [2.0])
         self.before: Tensor | None = None
         self.built: Tensor | None = None
 
@@ -131,7 +141,49 @@ class Piece(nn.Module):
     def integer_detour(self, x: Tensor, t: Tensor) -> Tensor:
         return x + (t * 3 // 2).to(x.dtype)[:, :, None]
 
+    def norms(self, x: Tensor, t: Tensor) -> Tensor:
+        y: Tensor = self.group_norm(x)
+        return y + F.instance_norm(x) + F.rms_norm(x, (WIDTH,))
+
+    def spectrum(self, x: Tensor, t: Tensor) -> Tensor:
+        y: Tensor = torch.fft.irfft(torch.fft.rfft(x) * (1 + 0.5j), n=WIDTH)
+        return y
+
+    def scatter_in_row(self, x: Tensor, t: Tensor) -> Tensor:
+        return x.scatter_add(2, t[:, :, None] % WIDTH, x[:, :, :1])
+
+    def windows(self, x: Tensor, t: Tensor) -> Tensor:
+        return F.pad(x, (1, 1)).unfold(2, 3, 1).sum(dim=3)
+
+    def order_statistics(self, x: Tensor, t: Tensor) -> Tensor:
+        return x.cummax(dim=2).values - x.median(dim=1, keepdim=True).values
+
+    def row_by_row(self, x: Tensor, t: Tensor) -> Tensor:
+        y: Tensor = torch.func.vmap(lambda row: row - row.mean())(x)
+        return y
+
+    def conjugate(self, x: Tensor, t: Tensor) -> Tensor:
+        return torch.complex(x, self.linear(x)).conj().imag
+
     # -- depends on the batch
+
+    def batch_quantile(self, x: Tensor, t: Tensor) -> Tensor:
+        return x - x.quantile(0.3, dim=0, keepdim=True)
+
+    def dynamic_scale(self, x: Tensor, t: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        unit = (y.amax().clamp(min=0) - y.amin().clamp(max=0)) / 255
+        return (y / unit).round() * unit
+
+    def last_row(self, x: Tensor, t: Tensor) -> Tensor:
+        return x + x[-1:]
+
+    def first_row(self, x: Tensor, t: Tensor) -> Tensor:
+        return x + x[:1]
+
+    def halves(self, x: Tensor, t: Tensor) -> Tensor:
+        middle = x.shape[0] // 2
+        return torch.cat([self.linear(x[:middle]), x[middle:]])
 
     def batch_mean(self, x: Tensor, t: Tensor) -> Tensor:
         return x - x.mean(dim=0, keepdim=True)
@@ -219,6 +271,20 @@ class Piece(nn.Module):
         self.past.append(1.0)
         return x + sum(self.past[40:])
 
+    def rebound_state(self, x: Tensor, t: Tensor) -> Tensor:
+        self.state = 0.9 * self.state + x.mean(dim=(0, 1))
+        return x + self.state
+
+    def iterator_state(self, x: Tensor, t: Tensor) -> Tensor:
+        return x * next(self.factors)
+
+    def class_state(self, x: Tensor, t: Tensor) -> Tensor:
+        Calls.number += 1
+        return -x if Calls.number % 1000 == 999 else x
+
+    def clock(self, x: Tensor, t: Tensor) -> Tensor:
+        return x + time.time() // 3600 % 24
+
     def first_call(self, x: Tensor, t: Tensor) -> Tensor:
         if self.built is None:
             self.built = x.std()
@@ -243,12 +309,14 @@ class Piece(nn.Module):
 
 SAFE = (
     "dense residual attend masked_attention recurrent convolve look_up in_place_on_own in_place_on_view where_values reorder turn in_half "
-    "in_double row_norm logarithm dropout_in_eval branch_on_width lazy_table integer_detour assign_number place"
+    "in_double row_norm logarithm dropout_in_eval branch_on_width lazy_table integer_detour assign_number place "
+    "norms spectrum scatter_in_row windows order_statistics row_by_row conjugate"
 ).split()
 UNSAFE = (
     "batch_mean batch_max batch_scale batch_softmax batch_sort batch_roll batch_sum_so_far gram live_batch_norm route per_size "
     "branch_on_size odd_sizes branch_on_value select item numpy buffer_state attribute_state rare_state list_state first_call dropout "
-    "noise host_noise write_input write_weight"
+    "noise host_noise write_input write_weight "
+    "batch_quantile dynamic_scale last_row first_row halves rebound_state iterator_state class_state clock"
 ).split()
 FORMS: dict[str, tuple[OutputSpec, ...]] = {
     "whole": (OutputSpec("y", Datatype.FP32, ("batch", LENGTH, WIDTH)),),
@@ -259,6 +327,12 @@ FORMS: dict[str, tuple[OutputSpec, ...]] = {
     ),
     "echo": (OutputSpec("y", Datatype.FP32, ("batch", LENGTH, WIDTH)), OutputSpec("x", Datatype.FP32, ("batch", LENGTH, WIDTH))),
     "decision": (OutputSpec("y", Datatype.FP32, ("batch", LENGTH, WIDTH)), OutputSpec("best", Datatype.INT64, ("batch",))),
+    "aliases": (
+        OutputSpec("y", Datatype.FP32, ("batch", LENGTH, WIDTH)),
+        OutputSpec("again", Datatype.FP32, ("batch", LENGTH, WIDTH)),
+        OutputSpec("back", Datatype.FP32, ("batch", LENGTH, WIDTH // 2)),
+        OutputSpec("spread", Datatype.FP32, ("batch", LENGTH, 3)),
+    ),
     "total": (OutputSpec("y", Datatype.FP32, ("batch", LENGTH, WIDTH)), OutputSpec("total", Datatype.FP32, (WIDTH,))),
 }
 
@@ -296,6 +370,8 @@ class RandomStep(nn.Module):
                 outputs["x"] = x
             case "decision":
                 outputs["best"] = y.sum(dim=1).argmax(dim=1)
+            case "aliases":
+                outputs |= {"again": y, "back": y.flip(1)[:, :, ::2], "spread": y[:, :, :1].expand(-1, -1, 3)}
             case "total":
                 outputs["total"] = y.sum(dim=(0, 1))
             case _:
@@ -333,7 +409,7 @@ def check(bench: Bench, seed: int) -> str:
         inputs = example(batch, 1000 * seed + batch)
         with torch.no_grad():
             outputs = fresh(**{name: tensor.to(bench.device, copy=True) for name, tensor in inputs.items()})
-        expected = {name: tensor.cpu() for name, tensor in outputs.items()}
+        expected = {name: tensor.cpu().resolve_neg() for name, tensor in outputs.items()}
         reply = bench.replay(recording, inputs, {"batch": batch}, verdict.padding)
         for name, tensor in expected.items():
             got = value(reply[name])
