@@ -123,18 +123,18 @@ class Profiling:
         self._device = environment.device
         self._metrics = metrics
         self._clock = clock
-        self._breaker = Breaker()
+        self.breaker = Breaker()
         self._counted = Counted(worker, clock())
         self._told: dict[tuple[str, Bucket], tuple[float, float]] = {}  # costs in the store: eager and replay
         self._told_in = 0  # window
-        self._others = TrafficProfile(clock(), HALF_LIFE_S)
+        self.others = TrafficProfile(clock(), HALF_LIFE_S)
         self._records: dict[str, list[CostRecord]] = {}
 
     # -- what others left
 
     async def read(self) -> None:
         """Learn what the store has, if it answers within a moment."""
-        if self._store is None or not self._breaker.allows(self._clock()):
+        if self._store is None or not self.breaker.allows(self._clock()):
             return
         try:
             found = await asyncio.wait_for(self._store.read(self._clock()), PATIENCE_S)
@@ -145,7 +145,7 @@ class Profiling:
         profile = TrafficProfile(self._clock(), HALF_LIFE_S)
         for window in found.windows:
             profile.merge(window.traffic)
-        self._others = profile
+        self.others = profile
         self._records = {}
         for record in found.costs:
             self._records.setdefault(record.program, []).append(record)
@@ -154,7 +154,7 @@ class Profiling:
         """Runs that an hour will bring one worker, by ladder bucket, if traffic stays as it was."""
         runs: dict[Bucket, float] = {}
         largest = {name: sizes[-1] for name, sizes in ladder.axes}
-        for shape, rate in self._others.rates(workload_of(signature)).items():
+        for shape, rate in self.others.rates(workload_of(signature)).items():
             if len(shape) == len(largest) and all(axis in largest for axis, _ in shape):
                 # a rounded size may be above the maximum, and a maximum may have been lowered
                 fit = ladder.fit({axis: min(size, largest[axis]) for axis, size in shape})
@@ -175,7 +175,7 @@ class Profiling:
     async def run(self) -> None:
         """Write every few seconds; ends by being cancelled."""
         while True:
-            await asyncio.sleep(FLUSH_S * (0.9 + 0.2 * self._breaker.jitter()))
+            await asyncio.sleep(FLUSH_S * (0.9 + 0.2 * self.breaker.jitter()))
             await self.flush()
 
     async def close(self) -> None:
@@ -192,7 +192,7 @@ class Profiling:
         """Take what was counted, and write it if the store is not to be left alone."""
         now = self._clock()
         self._collect(now)
-        if self._store is None or not self._breaker.allows(now):
+        if self._store is None or not self.breaker.allows(now):
             return
         windows, costs = self._counted.unsaved(), list(self._new_costs(now))
         if not windows and not costs:
@@ -252,14 +252,14 @@ class Profiling:
 
     def _failed(self, op: str, error: Exception) -> None:
         self._metrics.profile_store_error(op)
-        told = log.info if self._breaker.broken else log.warning  # once for each outage
+        told = log.info if self.breaker.broken else log.warning  # once for each outage
         told("profile store: %s; serving goes on without it", str(error) or "no answer in time")
-        self._breaker.failed(self._clock())
+        self.breaker.failed(self._clock())
 
     def _went_well(self) -> None:
-        if self._breaker.broken:
+        if self.breaker.broken:
             log.info("profile store: is back")
-        self._breaker.succeeded()
+        self.breaker.succeeded()
 
 
 def workload_of(signature: Signature) -> Workload:

@@ -214,7 +214,7 @@ async def test_garbage_and_other_schema_versions_are_left_out(tmp_path: Path) ->
         async with serving(server.url, tmp_path) as (node, requests):
             assert errors(node, "record") == 9
             assert errors(node, "read") == 0
-            assert node.profiling._others.tallies[Workload("m")].shapes() == {shape_of({"batch": 4}): pytest.approx(10.0, rel=0.2)}
+            assert node.profiling.others.tallies[Workload("m")].shapes() == {shape_of({"batch": 4}): pytest.approx(10.0, rel=0.2)}
             await until(lambda: requests.answered > 20)
         assert not requests.failed
         assert errors(node, "write") == 0

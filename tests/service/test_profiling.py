@@ -41,7 +41,7 @@ class Bench:
         store = open_store(setting, folder, lambda: self.metrics.profile_store_error("record"))
         cache, costs = GraphCache(1 << 20), CostTable()
         self.profiling = Profiling(store, self.traffic, cache, costs, Environment(), self.metrics, worker, clock=self.clock)
-        self.profiling._breaker.jitter = lambda: 1.0
+        self.profiling.breaker.jitter = lambda: 1.0
 
     async def serve(self, runs: int, batch: int = 3, after_s: float = FLUSH_S) -> None:
         for _ in range(runs):
