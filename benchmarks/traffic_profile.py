@@ -42,7 +42,47 @@ from tests.process import Addresses, worker_process
 from tests.samples import sample
 from tests.valkey import Server, command, valkey
 
-MODELS = ("decode", "encoder")
+# Hardly any arithmetic after a while of other work, which a recording leaves out: a graph pays on every machine.
+STEP = """
+from time import sleep
+from torch import nn
+
+class Step(nn.Module):
+    def forward(self, x):
+        sleep(0.002)
+        return x * 2.0 + 1.0
+
+def make_model():
+    return Step().eval()
+"""
+MODELS = ("tokens", "prompts")
+CONFIG = """
+worker: {{allowed_factories: ["file:{folder}/*.py"], device: cpu}}
+cache: {{budget: 64MiB}}
+models:
+  - name: tokens
+    factory: file:{folder}/step.py
+    rows: dependent
+    inputs: {{x: {{datatype: FP32, shape: [batch, 8]}}}}
+    outputs: {{output: {{datatype: FP32, shape: [batch, 8]}}}}
+    axes: {{batch: {{max: 64}}}}
+  - name: prompts
+    factory: file:{folder}/step.py
+    rows: dependent
+    inputs: {{x: {{datatype: FP32, shape: [batch, seq]}}}}
+    outputs: {{output: {{datatype: FP32, shape: [batch, seq]}}}}
+    axes: {{batch: {{max: 64}}, seq: {{max: 512, buckets: [32, 64, 96, 128, 192, 256, 384, 512]}}}}
+"""
+
+
+@contextmanager
+def configuration() -> Iterator[Path]:
+    """A file with both models."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "step.py").write_text(STEP)
+        file = Path(folder, "worker.yaml")
+        file.write_text(CONFIG.format(folder=folder))
+        yield file
 
 
 def options(*sets: str) -> tuple[str, ...]:
@@ -51,10 +91,10 @@ def options(*sets: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def worker(*sets: str) -> Iterator[tuple[Addresses, float]]:
-    """A worker with the demo models, and when it was started."""
+def worker(file: Path, *sets: str) -> Iterator[tuple[Addresses, float]]:
+    """A worker process, and when it was started."""
     started = monotonic()
-    with worker_process(("--demo", *options("worker.device=cpu", "cache.prewarm.graphs=32", *sets))) as addresses:
+    with worker_process(("-c", str(file), *options("cache.prewarm.graphs=32", *sets))) as addresses:
         yield addresses, started
 
 
@@ -75,7 +115,7 @@ def metrics(addresses: Addresses) -> str:
 
 def drive(addresses: Addresses, seconds: float) -> float:
     """The recorded trace for so long; the share of requests that was replayed."""
-    words = ["replay-trace", str(bundled()), "--seconds", str(seconds), "--step-every", "25ms", "--json", "--address", addresses.inference]
+    words = ["replay-trace", str(bundled()), "--seconds", str(seconds), "--json", "--address", addresses.inference]
     words += [word for model in MODELS for word in ("--model", model)]
     done = subprocess.run(
         [sys.executable, "-m", "service", *words], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -91,13 +131,13 @@ def together(workers: list[Addresses], seconds: float) -> list[float]:
 
 def siblings(seconds: float) -> None:
     """How ready a third worker is."""
-    with valkey() as server, ExitStack() as stack:
+    with valkey() as server, configuration() as file, ExitStack() as stack:
         setting = f"profile_store={server.url}"
-        first = [stack.enter_context(worker(setting))[0] for _ in range(2)]
+        first = [stack.enter_context(worker(file, setting))[0] for _ in range(2)]
         for one in first:
             await_start(one)
         together(first, seconds)
-        third, started = stack.enter_context(worker(setting))
+        third, started = stack.enter_context(worker(file, setting))
         listening = monotonic()
         await_start(third)
         ready = monotonic()
@@ -121,7 +161,7 @@ async def seed(setting: str, counts: dict[tuple[Workload, int], float]) -> None:
     start = int(time() // WINDOW_S * WINDOW_S)
     traffic = TrafficProfile(float(start))
     for (workload, batch), runs in counts.items():
-        traffic.note(workload, shape_of({"batch": batch} if workload.model == "decode" else {"batch": batch, "seq": 512}), start, runs)
+        traffic.note(workload, shape_of({"batch": batch} if workload.model == "tokens" else {"batch": batch, "seq": 512}), start, runs)
     traffic.watch(600.0, start)
     await store.write([Window(start, "poisoner", traffic)], [], time())
     await store.close()
@@ -129,13 +169,13 @@ async def seed(setting: str, counts: dict[tuple[Workload, int], float]) -> None:
 
 def poison(seconds: float) -> None:
     """What a wrong profile costs, and whether it heals."""
-    with valkey() as server, ExitStack() as stack:
-        wrong = {(Workload("encoder"), batch): 1e6 * batch for batch in (3, 7, 13, 16)}
-        wrong |= {(Workload("decode", phase="decode"), batch): 1e9 for batch in (61, 62, 63, 64)}
+    with valkey() as server, configuration() as file, ExitStack() as stack:
+        wrong = {(Workload("prompts"), batch): 1e6 * batch for batch in range(33, 65)}
+        wrong |= {(Workload("tokens"), 1): 1e9}
         asyncio.run(seed(server.url, wrong))
-        clean, _ = stack.enter_context(worker("profile_store=none"))
+        clean, _ = stack.enter_context(worker(file, "profile_store=none"))
         await_start(clean)
-        poisoned, _ = stack.enter_context(worker(f"profile_store={server.url}"))
+        poisoned, _ = stack.enter_context(worker(file, f"profile_store={server.url}"))
         listening = monotonic()
         await_start(poisoned)
         print(f"the poisoned one was ready {monotonic() - listening:.2f} s after listening, at most 20 s are allowed")
@@ -146,39 +186,13 @@ def poison(seconds: float) -> None:
 
 # -- faults
 
-PLAIN = """
-worker: {{allowed_factories: ["file:{folder}/*.py"], name: bench}}
-cache: {{capture: {{background: {captures}}}, budget: 64MiB}}
-models:
-  - name: m
-    factory: file:{folder}/step.py
-    rows: dependent
-    axes: {{batch: {{max: 64}}, seq: {{max: 512}}}}
-"""
-STEP = """
-from time import sleep
-import torch
-from torch import nn
-
-class Step(nn.Module):
-    def forward(self, x):
-        sleep(0.001)
-        return x * 2.0 + 1.0
-
-def make_model():
-    return Step().eval()
-"""
-
 
 @asynccontextmanager
-async def plain_worker(setting: str, *, captures: bool = False) -> AsyncIterator[Node]:
-    """A small model of two axes in this process."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "step.py").write_text(STEP)  # noqa: ASYNC240 - before anything runs
-        text = PLAIN.format(folder=folder, captures=str(captures).lower())
-        axes = "inputs: {x: {datatype: FP32, shape: [batch, seq]}}\n    outputs: {output: {datatype: FP32, shape: [batch, seq]}}\n    axes:"
-        text = text.replace("axes:", axes)
-        async with running("cpu", text, [f"profile_store={setting}", f"worker.state_dir={folder}"]) as node:
+async def worker_here(setting: str, *, captures: bool = False) -> AsyncIterator[Node]:
+    """A worker in this process."""
+    with configuration() as file:
+        sets = [f"profile_store={setting}", f"worker.state_dir={file.parent}", f"cache.capture.background={str(captures).lower()}"]
+        async with running("cpu", file.read_text(), sets) as node:
             yield node
 
 
@@ -236,10 +250,10 @@ FAULTS: dict[str, Callable[[Server], AbstractContextManager[Any]]] = {
 async def latencies(node: Node, seconds: float) -> list[float]:
     """One request after the other, a few milliseconds apart."""
     found, end = [], perf_counter() + seconds
-    values = {"x": torch.ones(3, 5)}
+    values = {"x": torch.ones(3, 50)}
     while perf_counter() < end:
         started = perf_counter()
-        await ask(node, "m", values)
+        await ask(node, "prompts", values)
         found.append(perf_counter() - started)
         await asyncio.sleep(0.001)
     return found
@@ -253,7 +267,7 @@ def percentile(values: list[float], share: float) -> float:
 async def faults(rounds: int, seconds: float) -> None:
     """Rounds with and without the fault take turns; the interval is a bootstrap over rounds."""
     with valkey() as server:
-        async with plain_worker(server.url) as node:
+        async with worker_here(server.url) as node:
             profiling: Profiling = node.profiling
             writing = asyncio.create_task(profiling.run())
             await latencies(node, 1.0)
@@ -290,21 +304,21 @@ def ratio_of(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, float
 async def flood(shapes: int) -> None:
     """What is captured, kept and written."""
     with valkey() as server:
-        async with plain_worker(server.url, captures=True) as node:
+        async with worker_here(server.url, captures=True) as node:
             hot = [{"batch": 4, "seq": 100}, {"batch": 8, "seq": 300}, {"batch": 1, "seq": 77}]
             cold = [(1 + number % 60, 1 + number // 60) for number in range(shapes)]
             random.Random(3).shuffle(cold)
             for sizes in hot:
-                await ask(node, "m", {"x": torch.ones(sizes["batch"], sizes["seq"])})
+                await ask(node, "prompts", {"x": torch.ones(sizes["batch"], sizes["seq"])})
             before, empty = resident(), memory(server)
             for number, (batch, seq) in enumerate(cold):
-                await ask(node, "m", {"x": torch.ones(batch, seq)})
+                await ask(node, "prompts", {"x": torch.ones(batch, seq)})
                 sizes = hot[number % 3]
-                await ask(node, "m", {"x": torch.ones(sizes["batch"], sizes["seq"])})
+                await ask(node, "prompts", {"x": torch.ones(sizes["batch"], sizes["seq"])})
                 if number % 500 == 0:
                     await node.profiling.flush()
             await node.profiling.flush()
-            outcomes = [(await ask(node, "m", {"x": torch.ones(s["batch"], s["seq"])})).outcome for s in hot]
+            outcomes = [(await ask(node, "prompts", {"x": torch.ones(s["batch"], s["seq"])})).outcome for s in hot]
             paths = [f"{one.path} ({one.reason} {one.detail})" if one.reason else str(one.path) for one in outcomes]
             graphs, progress = len(node.capturer.cache), len(node.capturer.progress())
             print(f"{shapes} shapes once each beside 3 hot ones, which run by {', '.join(paths)}")
@@ -316,9 +330,9 @@ async def flood(shapes: int) -> None:
             )
             print(f"the worker's resident memory grew by {(resident() - before) / 2**20:.1f} MiB")
             await node.profiling.read()
-            rates = node.profiling.others.rates(Workload("m"))
+            rates = node.profiling.others.rates(Workload("prompts"))
             exact = [rates.get(shape_of(sizes), 0.0) for sizes in hot]
-            tally = node.profiling.others.tallies[Workload("m")]
+            tally = node.profiling.others.tallies[Workload("prompts")]
             print(
                 f"the hot ones' share as stored: {', '.join(f'{rate / sum(rates.values()):.1%}' for rate in exact)} (true 16.7 % each), "
                 f"a count lacks {tally.error:.0f} of {tally.total:.0f} at most"

@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 
-from cachepolicy.profile import LONGEST_NAME, MOST_SIZE, Tally, TrafficProfile, number, read_shape, read_workload
+from cachepolicy.profile import LONGEST_NAME, MOST_SIZE, Shape, Tally, TrafficProfile, Workload, number, read_shape, read_workload
 from service.stores.base import CostRecord, Window
 
 Skipped = Callable[[], None]  # is called for every record that is not valid
@@ -24,13 +25,18 @@ def window_fields(window: Window) -> dict[str, str]:
     """A window as fields."""
     fields = {"@worker": window.worker, "@window": moment(window.start), "@seconds": _number(window.traffic.seconds)}
     for workload, tally in window.traffic.tallies.items():
-        named = {"model": workload.model, "variant": dict(workload.variant), "phase": workload.phase}
         for shape, runs in tally.shapes().items():
-            fields[_json({**named, "shape": dict(shape)})] = _number(runs)
+            fields[_runs_field(workload, shape)] = _number(runs)
         for rest, runs in (("rounded", tally.rounded), ("other", tally.other)):
             if runs:
-                fields[_json({**named, "shape": rest})] = _number(runs)
+                fields[_runs_field(workload, rest)] = _number(runs)
     return fields
+
+
+@lru_cache(maxsize=4096)  # the same ones every few seconds, on the loop that answers requests
+def _runs_field(workload: Workload, shape: Shape | str) -> str:
+    told = shape if isinstance(shape, str) else dict(shape)
+    return _json({"model": workload.model, "variant": dict(workload.variant), "phase": workload.phase, "shape": told})
 
 
 def read_window(start: int, worker: str, fields: Mapping[str, str], skipped: Skipped) -> Window | None:
