@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cachepolicy.profile import KEPT, TrafficProfile, Workload, shape_of
 from service.cli.traffic.trace import bundled
-from service.profiling import Profiling
+from service.profiling import PATIENCE_S, Profiling
 from service.serving import Node
 from service.stores.base import WINDOW_S, Window
 from service.stores.opening import open_store
@@ -279,7 +279,9 @@ async def faults(rounds: int, seconds: float) -> None:
                         profiling.breaker.succeeded()
                         with (fault if broken else nothing)(server):
                             if broken:
+                                profiling.patience_s = PATIENCE_S
                                 started = perf_counter()
+                                await profiling.read()
                                 await profiling.read()
                                 delays.append(perf_counter() - started)
                             both[broken] = await latencies(node, seconds)

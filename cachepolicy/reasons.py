@@ -65,7 +65,7 @@ class FallbackReason(_Reason):
     STALE = (
         "stale",
         "Weights or environment changed after the graph was captured.",
-        "Nothing to do: the bucket is captured anew.",
+        "Undo the change that the detail names, or reload the model: its graphs are then captured under what is in force.",
     )
     GRAPH_BUSY = (
         "graph_busy",

@@ -20,7 +20,7 @@ from service.messages import BudgetChange, Explanation, GraphInfo, GraphMode, Mo
 from service.models.spec import Shape, Variant
 from service.planner import Planner
 from service.progress import Stage
-from service.registry import Registry, ServedModel
+from service.registry import Registry, ServedModel, Surroundings
 from service.routing import Replay, Router
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Admin:
         capturer: Capturer,
         costs: CostTable,
         lane: Lane,
-        environment: str,
+        surroundings: Callable[[], Surroundings],
         load: Load,
         parse: ParseModel,
     ) -> None:
@@ -52,7 +52,7 @@ class Admin:
         self._capturer = capturer
         self._costs = costs
         self._lane = lane
-        self._environment = environment
+        self._surroundings = surroundings
         self._load = load
         self._parse = parse
         self.on_unloaded: Callable[[str], None] = lambda _: None  # the last version of this model is gone
@@ -73,7 +73,7 @@ class Admin:
             except BaseException as error:
                 self._registry.fail(config.name, config.version, str(error) or type(error).__name__)
                 raise
-            served = ServedModel(config, loaded, self._environment, 1)
+            served = ServedModel(config, loaded, self._surroundings(), 1)
             self._capturer.introduce(served)
             self._registry.add(served)
         self._want_all(served, served.spec.all_variants())
@@ -101,7 +101,7 @@ class Admin:
             loaded = await asyncio.to_thread(self._load, config, generation)
             if loaded.spec != served.spec:
                 raise Conflict(f"model {served.id}: the reloaded model's inputs, outputs or axes differ; unload it and load the new one")
-            stale = served.replace(loaded, config, generation)
+            stale = served.replace(loaded, config, self._surroundings(), generation)
             self._capturer.introduce(served)
             await asyncio.to_thread(self._settle, stale)
             self._want_all(served, served.spec.all_variants())

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import random
-from time import time
+from time import monotonic, time
 
 from cachepolicy.buckets import Bucket, BucketLadder
 from cachepolicy.cache import GraphCache
 from cachepolicy.costs import CostTable
-from cachepolicy.keys import Environment, Signature
+from cachepolicy.keys import Signature
 from cachepolicy.profile import TrafficProfile, Workload, shape_of
 from service.recorder import Graph
 from service.stores.base import HALF_LIFE_S, WINDOW_S, CostRecord, ProfileStore, StoreError, Window, program_of
@@ -26,7 +26,7 @@ from service.traffic import Traffic
 log = logging.getLogger(__name__)
 
 FLUSH_S = 5.0  # between two writes
-PATIENCE_S = 0.4  # as long as a start waits for the store
+PATIENCE_S = 0.45  # as long as a start waits for the store, all attempts together
 _FAREWELL_S = 1.0  # for the last write
 _UNSAVED = 12  # windows that are kept while the store is away
 _CHANGED = 0.2  # a cost that has changed by this share is written again
@@ -109,7 +109,7 @@ class Profiling:
         traffic: Traffic,
         cache: GraphCache,
         costs: CostTable,
-        environment: Environment,
+        device: str,
         metrics: Metrics,
         worker: str,
         *,
@@ -119,29 +119,33 @@ class Profiling:
         self._traffic = traffic
         self._cache = cache
         self._costs = costs
-        self._environment = environment.fingerprint()
-        self._device = environment.device
+        self._device = device  # for people
         self._metrics = metrics
         self._clock = clock
         self.breaker = Breaker()
         self._counted = Counted(worker, clock())
         self._told: dict[tuple[str, Bucket], tuple[float, float]] = {}  # costs in the store: eager and replay
         self._told_in = 0  # window
+        self.informed = False  # whether `read` has learned what the store has
+        self.patience_s = PATIENCE_S
         self.others = TrafficProfile(clock(), HALF_LIFE_S)
         self._records: dict[str, list[CostRecord]] = {}
 
     # -- what others left
 
     async def read(self) -> None:
-        """Learn what the store has, if it answers within a moment."""
-        if self._store is None or not self.breaker.allows(self._clock()):
+        """Learn what the store has, if it answers within a moment. All attempts that fail share one `patience_s`."""
+        if self._store is None or self.patience_s <= 0.0:
             return
+        started = monotonic()
         try:
-            found = await asyncio.wait_for(self._store.read(self._clock()), PATIENCE_S)
+            found = await asyncio.wait_for(self._store.read(self._clock()), self.patience_s)
         except (StoreError, TimeoutError) as error:
+            self.patience_s = max(0.0, self.patience_s - (monotonic() - started))
             self._failed("read", error)
             return
         self._went_well()
+        self.informed = True
         profile = TrafficProfile(self._clock(), HALF_LIFE_S)
         for window in found.windows:
             profile.merge(window.traffic)
@@ -166,8 +170,8 @@ class Profiling:
         """Costs that were measured for this program: on devices and software like ours, and on others."""
         found = self._records.get(program_of(signature), [])
         return (
-            [record for record in found if record.environment == self._environment],
-            [record for record in found if record.environment != self._environment],
+            [record for record in found if record.environment == signature.environment],
+            [record for record in found if record.environment != signature.environment],
         )
 
     # -- what this worker leaves
@@ -233,7 +237,7 @@ class Profiling:
             if eager_s is None or replay_s is None or capture_s is None:
                 continue
             record = CostRecord(
-                self._environment,
+                key.signature.environment,
                 program_of(key.signature),
                 shape_of(key.bucket.as_dict()),
                 eager_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import TYPE_CHECKING, Protocol
@@ -89,7 +89,9 @@ class Recorder:
         *,
         own_pools: bool,
         min_gain: float,
+        drift: Callable[[tuple[object, ...]], str],
     ) -> None:
+        """`drift` as the router's: nothing is recorded under settings that the key does not name."""
         self.progress = ProgressTable()
         self.traffic = Traffic()  # by ladder bucket
         self.replayed = Traffic()  # by the graph that served
@@ -104,6 +106,7 @@ class Recorder:
         self._journal = journal
         self._own_pools = own_pools
         self._min_gain = min_gain
+        self._drift = drift
 
     # -- making
 
@@ -118,6 +121,8 @@ class Recorder:
             return resident
         if served.mode(variant, time()).mode is GraphMode.NONE:
             raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, "graphs are switched off for this model")
+        if drifted := self._drift(served.surroundings.settings):
+            raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, drifted)
         model, started = served.spec.name, monotonic()
         try:
             entry = self._named(served, variant, key, force=force, known=known)

@@ -20,13 +20,21 @@ if TYPE_CHECKING:
     from service.models.loaded import LoadedModel
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a model was loaded under: the environment's fingerprint, and the settings in it that a process may change while it runs."""
+
+    environment: str
+    settings: tuple[object, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class ServedModel:
     """One version of a model. `loaded` is replaced by a reload; everything derived from the spec stays."""
 
     config: ModelConfig
     loaded: LoadedModel
-    environment: str
+    surroundings: Surroundings
     generation: int
     ladder: BucketLadder = field(init=False)
     other_ladder: BucketLadder = field(init=False)
@@ -88,7 +96,7 @@ class ServedModel:
         """What the variant's graphs depend on, buckets aside."""
         found = self._signatures.get(variant)
         if found is None:
-            found = self._signatures[variant] = self.loaded.signature(self.environment, variant)
+            found = self._signatures[variant] = self.loaded.signature(self.surroundings.environment, variant)
         return found
 
     def key(self, variant: Variant, bucket: Bucket) -> GraphKey:
@@ -98,10 +106,10 @@ class ServedModel:
             found = self._keys[variant, bucket] = GraphKey(self.signature(variant), bucket)
         return found
 
-    def replace(self, loaded: LoadedModel, config: ModelConfig, generation: int) -> list[Signature]:
+    def replace(self, loaded: LoadedModel, config: ModelConfig, surroundings: Surroundings, generation: int) -> list[Signature]:
         """Swap in freshly loaded weights; returns the signatures whose graphs are now stale."""
         stale = list(self._signatures.values())
-        self.loaded, self.config, self.generation = loaded, config, generation
+        self.loaded, self.config, self.surroundings, self.generation = loaded, config, surroundings, generation
         self._signatures, self._keys, self._proven = {}, {}, {}
         return stale
 

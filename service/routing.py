@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,7 @@ class Eager:
 
 
 Route = Replay | Eager
+Settings = tuple[object, ...]
 
 
 class Captures(Protocol):
@@ -55,9 +57,11 @@ class Captures(Protocol):
 class Router:
     """Decides for a batch. `explain` decides the same and leaves no trace."""
 
-    def __init__(self, cache: GraphCache, captures: Captures) -> None:
+    def __init__(self, cache: GraphCache, captures: Captures, drift: Callable[[Settings], str]) -> None:
+        """`drift` says which settings are not any more as they were when a model was loaded; "" where all are."""
         self._cache = cache
         self._captures = captures
+        self._drift = drift
 
     def route(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:
         """Where a batch of this shape goes. Called by the lane's thread right before the run; `count` it afterwards."""
@@ -67,6 +71,8 @@ class Router:
         fit = served.ladder.fit(shape)
         if fit is None:
             return Eager(FallbackReason.NO_BUCKET, _oversize(served, shape))
+        if drifted := self._drift(served.surroundings.settings):
+            return Eager(FallbackReason.STALE, drifted, fit)
         signature = served.signature(variant)
         key = served.key(variant, fit)
         entry = self._cache.acquire(signature, shape, fit)
@@ -82,9 +88,9 @@ class Router:
         return Eager(reason, detail or slower, fit)
 
     def count(self, served: ServedModel, variant: Variant, shape: Shape, route: Route) -> None:
-        """Tell the policy how a batch was routed. What an operator switched off is no demand for graphs."""
+        """Tell the policy how a batch was routed. What an operator switched off, or another's settings, is no demand for graphs."""
         fit = served.ladder.fit(shape)
-        if fit is not None and not (isinstance(route, Eager) and route.reason is FallbackReason.DISABLED):
+        if fit is not None and not (isinstance(route, Eager) and route.reason in (FallbackReason.DISABLED, FallbackReason.STALE)):
             self._captures.count(served.key(variant, fit), shape, route.entry.key if isinstance(route, Replay) else None)
 
     def explain(self, served: ServedModel, variant: Variant, shape: Shape) -> Route:

@@ -21,6 +21,7 @@ from cachepolicy.costs import CostTable, Guesses
 from cachepolicy.reasons import RefusalReason
 from service.admin import Admin
 from service.backends.base import Backend
+from service.backends.environment import Settings
 from service.backends.opening import open_backend
 from service.capturer import Capturer
 from service.choices import ArenaScope
@@ -35,7 +36,7 @@ from service.observer import Observer
 from service.prewarm import Prewarm, Progress
 from service.profiling import Profiling
 from service.recorder import Recorder
-from service.registry import Registry
+from service.registry import Registry, Surroundings
 from service.routing import Router
 from service.rpc.address import Listen
 from service.rpc.health import OVERALL, HealthState, ProbeServer
@@ -88,10 +89,11 @@ async def _serve(config: Config, announce: Callable[[str], None], watch: Callabl
     node.prewarm.watch = watch
     try:
         async with _servers(config.worker, node) as addresses:
-            reading = asyncio.create_task(node.profiling.read())  # beside loading
+            await node.profiling.read()  # while the loop is quiet
             for model in config.models:
                 await node.admin.load_config(model)
-            await reading
+            if not node.profiling.informed:
+                await node.profiling.read()
             if not config.models:
                 log.warning("no models are configured: not ready until one is loaded through the admin port")
             announce(f"listening {addresses}")
@@ -220,6 +222,7 @@ def assemble(config: Config) -> Node:
         return not worker.waiting
 
     capture, ledger = config.cache.capture, Ledger(backend, cache)
+    settings = Settings(torch.device(backend.device))
     recorder = Recorder(
         backend,
         beside,
@@ -232,6 +235,7 @@ def assemble(config: Config) -> Node:
         journal,
         own_pools=config.cache.arena is ArenaScope.GRAPH,
         min_gain=capture.min_gain,
+        drift=settings.drift,
     )
     capturer = Capturer(
         backend.capturer,
@@ -254,7 +258,7 @@ def assemble(config: Config) -> Node:
         capturer.discard(mismatch.entry, CaptureRefused(RefusalReason.MISMATCH, mismatch.detail))
 
     audit = Audit(backend, lane, proof.standard, retire, every=round(1 / config.cache.audit) if config.cache.audit else 0)
-    router = Router(cache, capturer)
+    router = Router(cache, capturer, settings.drift)
     endings = Endings(metrics, alarm, journal)
     name, nonce = config.worker.name or socket.gethostname(), token_hex(3)
     worker = Worker(
@@ -270,14 +274,17 @@ def assemble(config: Config) -> Node:
         default_deadline_s=config.worker.default_deadline,
     )
     capturer.on_device_lost = worker.lose_device
-    environment = backend.environment()
-    admin = Admin(registry, router, cache, capturer, costs, lane, environment.fingerprint(), load, parse_model)
+
+    def surroundings() -> Surroundings:  # a model's own code may have changed settings on the way
+        return Surroundings(backend.environment().fingerprint(), settings.now())
+
+    admin = Admin(registry, router, cache, capturer, costs, lane, surroundings, load, parse_model)
     admin.on_unloaded = endings.forget
     pulse = Pulse(lambda: lane.busy_s, alarm, metrics.loop_lag, health.set_graphs)
     observer = Observer(worker, admin, cache, costs, capturer, pulse, alarm, journal, monitor, backend.device)
     metrics.registry.watch(observer.readings)
     store = open_store(config.profile_store, config.state_dir, lambda: metrics.profile_store_error("record"))
-    profiling = Profiling(store, recorder.traffic, cache, costs, environment, metrics, f"{name}-{nonce}")
+    profiling = Profiling(store, recorder.traffic, cache, costs, backend.environment().device, metrics, f"{name}-{nonce}")
     plans = capture.background and not capture.shadow
     prewarm = Prewarm(config.cache.prewarm, admin, capturer, registry, costs, profiling, metrics, min_gain=capture.min_gain, plans=plans)
     return Node(worker, admin, capturer, lane, backend, health, observer, pulse, profiling, prewarm)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -36,8 +38,8 @@ def describe(device: torch.device, *, lowering: str) -> Environment:
 def _cuda(device: torch.device, lowering: str) -> Environment:
     properties = torch.cuda.get_device_properties(device)
     flags = {
-        "tf32_matmul": str(torch.backends.cuda.matmul.allow_tf32),
-        "tf32_cudnn": str(torch.backends.cudnn.allow_tf32),
+        "tf32_matmul": _told(lambda: torch.backends.cuda.matmul.allow_tf32),
+        "tf32_cudnn": _told(lambda: torch.backends.cudnn.allow_tf32),
         "cudnn_benchmark": str(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": str(torch.backends.cudnn.deterministic),
         "fp16_reduction": str(torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
@@ -72,9 +74,61 @@ def _cuda(device: torch.device, lowering: str) -> Environment:
     )
 
 
+class Settings:
+    """The settings that choose kernels, as they are now. Asked before every batch, which takes about 1 µs."""
+
+    def __init__(self, device: torch.device) -> None:
+        kinds = [(kind, step) for kind in (("cuda",) if device.type == "cuda" else ("mkldnn",)) for step in ("matmul", "conv", "rnn")]
+        watched: dict[str, Callable[[], object]] = {
+            f"precision of {step}": partial(torch._C._get_fp32_precision_getter, kind, step) for kind, step in kinds
+        }
+        watched |= {name: getattr(torch._C, getter) for name, getter in _WATCHED.items()}
+        self._names, self._getters = list(watched), list(watched.values())
+
+    def now(self) -> tuple[object, ...]:
+        """Their values."""
+        return tuple([getter() for getter in self._getters])
+
+    def drift(self, before: tuple[object, ...]) -> str:
+        """What has changed since they were `before`; "" where nothing has."""
+        now = self.now()
+        if now == before:
+            return ""
+        changed = [(name, new, old) for name, new, old in zip(self._names, now, before, strict=True) if _same(new) != _same(old)]
+        return ", ".join(f"{name} is {new}, was {old}" for name, new, old in changed)
+
+
+_WATCHED = {
+    "deterministic algorithms": "_get_deterministic_algorithms",
+    "cuDNN's benchmark": "_get_cudnn_benchmark",
+    "deterministic cuDNN": "_get_cudnn_deterministic",
+    "flash attention": "_get_flash_sdp_enabled",
+    "memory-efficient attention": "_get_mem_efficient_sdp_enabled",
+    "plain attention": "_get_math_sdp_enabled",
+    "cuDNN's attention": "_get_cudnn_sdp_enabled",
+    "mkldnn": "_get_mkldnn_enabled",
+}
+
+
+def _same(value: object) -> object:
+    """A precision that nobody has set is the full one."""
+    return "ieee" if value == "none" else value
+
+
+def _told(read: Callable[[], object]) -> str:
+    """A setting as text; torch refuses to name an old one where the new interface has set its like."""
+    try:
+        return str(read())
+    except RuntimeError:
+        return "mixed"
+
+
 def _common_flags() -> dict[str, str]:
     return {
-        "matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul_precision": _told(torch.get_float32_matmul_precision),
+        "precisions": ",".join(
+            str(torch._C._get_fp32_precision_getter(kind, step)) for kind in ("cuda", "mkldnn") for step in ("matmul", "conv", "rnn")
+        ),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()),
     }
 

@@ -20,7 +20,7 @@ from service.errors import DeadlinePassed
 from service.messages import Outcome, Path
 from service.models.loaded import LoadedModel
 from service.models.spec import AxisSpec, InputSpec, ModelSpec, OutputSpec, Variant
-from service.registry import ServedModel
+from service.registry import ServedModel, Surroundings
 from service.tensors import Datatype, HostTensor
 
 
@@ -35,7 +35,7 @@ def model(name: str = "m", max_wait_s: float = 0.0) -> ServedModel:
         max_wait_s=max_wait_s,
     )
     loaded = LoadedModel(spec, nn.Identity(), torch.device("cpu"), "program", f"{name}:1@1")
-    return ServedModel(ModelConfig(name=name, factory="a:b"), loaded, "env", 1)
+    return ServedModel(ModelConfig(name=name, factory="a:b"), loaded, Surroundings("env"), 1)
 
 
 class Device:
