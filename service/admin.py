@@ -45,7 +45,9 @@ class Admin:
         surroundings: Callable[[], Surroundings],
         load: Load,
         parse: ParseModel,
+        padding: Callable[[str, Bucket], float],
     ) -> None:
+        """`padding` tells the padded per real elements of the replays of a model's bucket so far."""
         self._registry = registry
         self._router = router
         self._cache = cache
@@ -55,6 +57,7 @@ class Admin:
         self._surroundings = surroundings
         self._load = load
         self._parse = parse
+        self._padding = padding
         self.on_unloaded: Callable[[str], None] = lambda _: None  # the last version of this model is gone
         self._changes = asyncio.Lock()  # one load, unload or reload at a time
 
@@ -122,7 +125,7 @@ class Admin:
             if model in ("", served.spec.name)
             for variant in served.spec.all_variants()
         }
-        found = [_serving(wanted[entry.key.signature], entry, now) for entry in self._cache if entry.key.signature in wanted]
+        found = [self._serving(wanted[entry.key.signature], entry, now) for entry in self._cache if entry.key.signature in wanted]
         for key, progress in self._capturer.progress().items():
             if key.signature in wanted and progress.stage is not Stage.EVICTED:
                 spec = wanted[key.signature].spec
@@ -163,7 +166,7 @@ class Admin:
         entry = self._cache.get(key)
         if entry is None:
             raise Unavailable(f"{key} was captured and evicted again at once: raise the budget")
-        return _serving(served, entry, monotonic())
+        return self._serving(served, entry, monotonic())
 
     async def evict(self, model: str, version: str, shape: Shape | None, parameters: Mapping[str, Parameter]) -> int:
         """Evict one bucket's graph, or all of a model's variant where no shape is given. Pinned ones stay. Returns how many went."""
@@ -181,7 +184,7 @@ class Admin:
             raise Conflict(f"{key} is not resident; warm it first")
         entry = self._cache.get(key)
         assert entry is not None
-        return _serving(served, entry, monotonic())
+        return self._serving(served, entry, monotonic())
 
     # -- mode and budget
 
@@ -223,6 +226,23 @@ class Admin:
         return planner.plan(self._cache.budget if budget is None else budget, graphs or len(runs), session_bytes)
 
     # -- helpers
+
+    def _serving(self, served: ServedModel, entry: GraphEntry, now: float) -> GraphInfo:
+        return GraphInfo(
+            model=served.spec.name,
+            version=served.spec.version,
+            variant=entry.key.signature.variant,
+            bucket=entry.key.bucket,
+            state="serving",
+            key=entry.key.fingerprint(),
+            hits=entry.hits,
+            saved_s=entry.saved_s,
+            bytes=entry.bytes,
+            arena=entry.arena,
+            last_used_s=now - entry.last_used if entry.hits else None,
+            pinned=entry.pinned,
+            padding_ratio=self._padding(served.spec.name, entry.key.bucket),
+        )
 
     def _find(self, model: str, version: str, parameters: Mapping[str, Parameter]) -> tuple[ServedModel, Variant]:
         served = self._registry.get(model, version)
@@ -282,20 +302,3 @@ def _complete(served: ServedModel, shape: Shape) -> Shape:
         if axis.above is Above.REJECT and shape.get(axis.name, 1) > axis.max:
             raise BadInput("", f"axis {axis.name!r}: {shape[axis.name]} is above its maximum {axis.max}, such requests are rejected")
     return {name: shape.get(name, 1) for name in names}
-
-
-def _serving(served: ServedModel, entry: GraphEntry, now: float) -> GraphInfo:
-    return GraphInfo(
-        model=served.spec.name,
-        version=served.spec.version,
-        variant=entry.key.signature.variant,
-        bucket=entry.key.bucket,
-        state="serving",
-        key=entry.key.fingerprint(),
-        hits=entry.hits,
-        saved_s=entry.saved_s,
-        bytes=entry.bytes,
-        arena=entry.arena,
-        last_used_s=now - entry.last_used if entry.hits else None,
-        pinned=entry.pinned,
-    )

@@ -200,6 +200,10 @@ class Capturer:
         """Runs per exact size that were counted for a signature, and the seconds since it came up."""
         return self._recorder.traffic.histogram(signature), monotonic() - self._since.get(signature, monotonic())
 
+    def histograms(self) -> dict[Signature, dict[tuple[tuple[str, int], ...], int]]:
+        """Runs per exact size of every signature."""
+        return self._recorder.traffic.histograms()
+
     def close(self) -> None:
         """Give up the capture in hand and whatever else is queued, and destroy all graphs."""
         self._closing.set()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import FallbackReason, hint_for
 from service import __version__
-from service.messages import GraphInfo, GraphMode, Path
+from service.messages import GraphMode, Path
 from service.snapshot import Load, ModelView, ReasonCount, SizeCount, Snapshot, VariantMode
 from service.telemetry.instruments import Reading
 from service.telemetry.metrics import SLOWER_REPLAY
@@ -142,19 +142,15 @@ class Observer:
             memory=self._monitor.read(),
             models=self._models(),
             modes=self._variant_modes(),
-            graphs=self.graphs(),
+            graphs=self._admin.graphs(),
             sizes=self._sizes(),
+            events=self.journal.events(),
         )
 
     def load(self) -> Load:
         """How busy the worker is."""
         worker = self._worker
         return Load(worker.waiting, worker.running, worker.saturation, self._pulse.busy_ratio, self._backlog())
-
-    def graphs(self) -> list[GraphInfo]:
-        """The cache, each graph with the padding that its replays had."""
-        padding = self._worker.metrics.padding_ratio
-        return [replace(graph, padding_ratio=padding(graph.model, graph.bucket)) for graph in self._admin.graphs()]
 
     @property
     def alarms(self) -> dict[str, str]:
@@ -190,9 +186,10 @@ class Observer:
 
     def _sizes(self) -> list[SizeCount]:
         found = []
+        histograms = self._capturer.histograms()
         for served in self._registry.all():
             for variant in served.spec.all_variants():
-                runs, _ = self._capturer.sizes(served.signature(variant))
+                runs = histograms.get(served.signature(variant), {})
                 most = sorted(runs.items(), key=lambda item: -item[1])[:SIZES_SHOWN]
                 found += [
                     SizeCount(served.spec.name, variant, Bucket(size), count, served.ladder.fit(dict(size))) for size, count in sorted(most)

@@ -146,3 +146,4 @@ class Snapshot:
     modes: Sequence[VariantMode]
     graphs: Sequence[GraphInfo]
     sizes: Sequence[SizeCount]
+    events: Sequence[GraphEvent] = ()  # of late, oldest first

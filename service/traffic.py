@@ -50,13 +50,18 @@ class Traffic:
 
     def histogram(self, signature: Signature) -> dict[_Sizes, int]:
         """Runs per exact size of everything that was counted for a signature's own buckets."""
+        return self.histograms().get(signature, {})
+
+    def histograms(self) -> dict[Signature, dict[_Sizes, int]]:
+        """The same for every signature."""
         with self._lock:
-            found: dict[_Sizes, int] = {}
-            for key, counts in self._counts.items():
-                if key.signature == signature:
-                    for sizes, count in counts.items():
-                        found[sizes] = found.get(sizes, 0) + count
-            return found
+            noted = [(key.signature, list(counts.items())) for key, counts in self._counts.items()]
+        found: dict[Signature, dict[_Sizes, int]] = {}
+        for signature, counts in noted:
+            runs = found.setdefault(signature, {})
+            for sizes, count in counts:
+                runs[sizes] = runs.get(sizes, 0) + count
+        return found
 
     def forget(self, signatures: Iterable[Signature]) -> None:
         """These signatures are gone."""

@@ -5,7 +5,6 @@ What it answers: `/` (the page; it reads `/events`, server-sent events, and `/st
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from service.errors import ConfigError
+from service.telemetry.encoding import as_json
 from service.telemetry.instruments import CONTENT_TYPE, OPENMETRICS_TYPE
-from service.telemetry.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,14 +70,14 @@ class View:
         with self._lock:
             text, at = self._status
             if monotonic() - at >= _EVERY_S:
-                text = json.dumps(plain(self._snapshot()) | {"events": plain(self._journal.events())})
+                text = as_json(self._snapshot())
                 self._status = text, monotonic()
             return text
 
     def health(self) -> tuple[bool, str]:
         """Whether the worker serves, and the details. An alarm makes nothing unhealthy: a restart would not help."""
         ready = self._ready()
-        return ready, json.dumps({"status": "serving" if ready else "not serving", "graphs_effectively_off": self._alarms()})
+        return ready, as_json({"status": "serving" if ready else "not serving", "graphs_effectively_off": self._alarms()})
 
     def events(self, stopping: threading.Event) -> Iterator[bytes]:
         """Server-sent events: `status` every second, and `entries` as soon as requests ran eagerly or failed or graphs came and went."""
@@ -88,7 +87,7 @@ class View:
             new: list[Entry] = self._journal.since(number, replays=False)
             if new:
                 number = new[-1].number
-                yield f"event: entries\ndata: {json.dumps(plain(new[-ENTRIES:]))}\n\n".encode()
+                yield f"event: entries\ndata: {as_json(new[-ENTRIES:])}\n\n".encode()
             if beats % 2 == 0:
                 yield f"event: status\ndata: {self.status()}\n\n".encode()
             beats += 1
