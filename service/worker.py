@@ -116,9 +116,11 @@ class Worker:
         await self._batcher.idle()
 
     async def audit_when_idle(self) -> None:
-        """Run kept replays again eagerly while no request waits; ends by being cancelled."""
+        """Run kept replays again eagerly while no request waits, and one now and then where that never is; ends by being cancelled."""
         while True:
             await asyncio.sleep(AUDIT_PAUSE_S)
+            if self._audit.overdue and self._lost is None:
+                await asyncio.to_thread(self._audit.step)
             while self._audit.waiting and not self._waiting and self._lost is None:
                 await asyncio.to_thread(self._audit.step)
 

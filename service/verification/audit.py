@@ -1,7 +1,7 @@
-"""Graphs that serve are audited: a small share of replays is run again eagerly when the worker is idle, and compared.
+"""Graphs that serve are audited: a small share of replays is run again eagerly, and compared; when the worker is idle, or soon anyway.
 
-Which replays: every n-th of each graph, the first one included, so that a graph that goes wrong from some moment on is caught within
-2 n of its replays. Models with declared state are left out: by then their state has moved on.
+Which replays: every n-th of each graph, the first one included, so that of a graph that goes wrong from some moment on at most n replays
+are served before one that is audited. Models with declared state are left out: by then their state has moved on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from cachepolicy.cache import GraphEntry
 from service.backends.base import Backend, Batch, Outputs, Part
@@ -19,6 +20,8 @@ from service.models.loaded import LoadedModel
 from service.models.spec import Variant
 from service.tensors import HostTensor
 from service.verification.comparing import Comparer
+
+_OVERDUE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class _Kept:
     variant: Variant
     part: Part
     outputs: Outputs
+    since: float
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +73,6 @@ class Audit:
         self._kept: deque[_Kept] = deque()
         self._max_kept = max_kept
         self._bytes = 0
-        self._due: dict[GraphEntry, int] = {}
         self._lock = threading.Lock()
         self.audited = 0
         self.left_out = 0  # chosen, but there was no room
@@ -79,16 +82,21 @@ class Audit:
         """Replays that are kept and not yet run again."""
         return len(self._kept)
 
+    @property
+    def overdue(self) -> bool:
+        """Whether a replay waits so long already that requests have to make way for it."""
+        with self._lock:
+            return bool(self._kept) and monotonic() - self._kept[0].since >= _OVERDUE_S
+
     def offer(self, entry: GraphEntry, model: LoadedModel, variant: Variant, parts: Sequence[Part], outputs: Sequence[Outputs]) -> None:
-        """A replay was served: keep one of its parts, if it is this graph's turn. For the lane's thread; copies only what it keeps."""
-        if model.spec.state or self._every <= 0:
-            return
-        due = self._due.get(entry, 0)
-        self._due[entry] = (due + 1) % self._every
-        if due:
+        """A replay was served, and counted as a hit: keep one of its parts, if it is this graph's turn.
+
+        For the lane's thread; copies only what it keeps.
+        """
+        if model.spec.state or self._every <= 0 or (entry.hits - 1) % self._every:
             return
         at = self.audited % len(parts)
-        kept = _Kept(entry, model, variant, Part(_copies(parts[at].inputs), dict(parts[at].shape)), _copies(outputs[at]))
+        kept = _Kept(entry, model, variant, Part(_copies(parts[at].inputs), dict(parts[at].shape)), _copies(outputs[at]), monotonic())
         with self._lock:
             if len(self._kept) >= self._max_kept or self._bytes + kept.nbytes > self._max_bytes:
                 self.left_out += 1
@@ -96,12 +104,8 @@ class Audit:
             self._kept.append(kept)
             self._bytes += kept.nbytes
 
-    def forget(self, entry: GraphEntry) -> None:
-        """The graph is gone. What is kept of it is still audited: it was served."""
-        self._due.pop(entry, None)
-
     def step(self) -> bool:
-        """Audit one kept replay; False where there is none. To be called when nothing waits, from neither lane nor event loop.
+        """Audit one kept replay; False where there is none. To be called from neither lane nor event loop.
 
         A model that was reloaded meanwhile is compared with the weights that gave the answer.
         """

@@ -173,9 +173,9 @@ class _Walker:
                 frame = value.gi_frame
                 return None if frame is None else (frame.f_lasti, freeze(dict(frame.f_locals), depth))
             case threading.local():
-                return self._in_thread(lambda: freeze(dict(vars(value)), depth))
+                return self._there(lambda: freeze(dict(vars(value)), depth))
             case ContextVar():
-                return self._in_thread(lambda: freeze(value.get(None), depth))
+                return self._there(lambda: freeze(value.get(None), depth))
             case CellType():
                 try:
                     return freeze(value.cell_contents, depth)
@@ -190,6 +190,14 @@ class _Walker:
                 return self._iterator(value, depth)
             case _:
                 return self._object(value, depth)
+
+    def _there(self, call: Callable[[], Fingerprint]) -> Fingerprint:
+        """Run in the model's thread; what is met there is already there."""
+        in_thread, self._in_thread = self._in_thread, lambda inner: inner()
+        try:
+            return in_thread(call)
+        finally:
+            self._in_thread = in_thread
 
     def _function(self, function: FunctionType, depth: int) -> Fingerprint:
         if _is_foreign(function.__module__):
