@@ -13,6 +13,7 @@ from cachepolicy.buckets import Bucket
 from cachepolicy.keys import Environment
 from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding
 from service.backends.blockers import paths_of
+from service.backends.calls import Calls
 from service.backends.cuda_capture import CAPTURE_LOCK, CaptureFailed, capture
 from service.backends.cuda_errors import capture_error, eager_error, is_lost
 from service.backends.cuda_memory import Pools, device_memory
@@ -229,7 +230,7 @@ class CudaBackend:
         inputs.write_safe()
         given = inputs.views(inputs.host.to(self._device))
         model.forward(dict(given), variant)
-        with Watch(model, given) as watch:
+        with Watch(model, given) as watch, Calls(watch, self._device.type):
             results = model.forward(dict(given), variant)
         check_outputs(model, results, sizes)
         buffers = StaticBuffers(model, sizes, self._lane)

@@ -131,6 +131,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What is done about an operation that rules a recording out: it is refused."""
         raise Blocker.here(reason, str(func).removesuffix(".default"), what, self._paths).refusal()
 
+    def noted(self) -> int:
+        """See service.backends.calls.Notes: nothing is, since the first blocker ends the run."""
+        return 0
+
+    def call_blocked(self, reason: RefusalReason, call: str, what: str = "", host: tuple[str, int] | None = None) -> None:
+        """What is done about a Python call that rules a recording out: it is refused."""
+        raise Blocker.here(reason, call, what, self._paths).refusal()
+
+    def host_read(self, tensor: torch.Tensor) -> None:
+        """Values in host memory may be read: the step is the same wherever they come from."""
+
     def _judge_random(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         declared = func._schema.arguments
         given = {argument.name: argument.default_value for argument in declared}

@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cachepolicy.reasons import RefusalReason
 from service.backends.blockers import Blocker, Place, position
+from service.backends.calls import Calls
 from service.backends.watch import Watch, storage_of, written
-from service.doctor.calls import Calls, watch_streams, watch_waits
+from service.doctor.calls import watch_streams, watch_waits
 from service.doctor.hostdata import HostData
 from service.doctor.patient import Patient
 from service.doctor.streams import Streams
@@ -142,10 +143,14 @@ class Tracer(Watch):  # type: ignore[no-untyped-call]
         self.found.append((Blocker.here(reason, _name(func), what, self._paths), at, at + 1, host))
 
     def call_blocked(self, reason: RefusalReason, call: str, what: str = "", host: tuple[str, int] | None = None) -> None:
-        """Note a Python call that is no operation. `host`: what it takes to the device as text, and its bytes."""
+        """Note it, and go on."""
         at = len(self.operations)
         crossing = _Host([], host[0].encode(), host[1]) if host else None
         self.found.append((Blocker.here(reason, call, what, self._paths), at, at, crossing))
+
+    def host_read(self, tensor: torch.Tensor) -> None:
+        """See Notes."""
+        self.host.read(storage_of(tensor))
 
     def _judge_stream(self, streams: Streams, func: OpOverload, at: int) -> None:
         stream = torch.cuda.current_stream(self._where).cuda_stream
