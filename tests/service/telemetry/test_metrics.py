@@ -63,11 +63,9 @@ async def test_an_eager_run_loses_what_a_replay_would_have_saved() -> None:
         signature = node.worker.registry.get("affine").signature(())
         node.observer._costs.load(signature, {Bucket.of(batch=4): (1.0, 0.25, 0.1, 1, 1)})
         node.admin.set_mode("affine", "", {}, GraphMode.NONE, None)
-        for _ in range(2):
-            await ask(node, "affine", ROWS)
+        await ask(node, "affine", ROWS)  # a bucket's first run is not measured: what was loaded holds
         node.lane.barrier()
-        first, second = 0.75, 0.75 - 0.1  # the second run is measured, and next to nothing beside the second that was predicted
-        assert value(node, 'graphcache_lost_seconds_total{model="affine",reason="disabled"}') == pytest.approx(first + second, rel=0.02)
+        assert value(node, 'graphcache_lost_seconds_total{model="affine",reason="disabled"}') == pytest.approx(0.75)
 
 
 async def test_a_model_that_never_had_a_graph_loses_by_the_prior() -> None:
