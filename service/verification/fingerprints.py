@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 
 import numpy as np
@@ -181,13 +182,17 @@ class _Walker:
                     return freeze(value.cell_contents, depth)
                 except ValueError:  # not filled yet
                     return None
-            case ModuleType() | BuiltinFunctionType():
+            case ModuleType():
                 return None
+            case BuiltinFunctionType():
+                return freeze(value.__self__, depth)
+            case SimpleQueue():
+                return value.qsize()
             case type():
                 self._class(value, depth)
                 return value.__qualname__
             case Iterator():
-                return self._iterator(value, depth)
+                return self._pickled(value, depth) or repr(value)
             case _:
                 return self._object(value, depth)
 
@@ -225,21 +230,22 @@ class _Walker:
             self.elsewhere[path] = None  # it may be reached again from itself
             self.elsewhere[path] = self.freeze(value, depth)
 
-    def _iterator(self, value: Iterator[object], depth: int) -> Fingerprint:
-        """Where an iterator is shows in what it would be pickled as, and is not moved by asking."""
+    def _pickled(self, value: object, depth: int) -> Fingerprint:
+        """What Python can't see into (a stream, a number of C, where an iterator is) shows in what it would be pickled as."""
         with suppress(Exception):
-            return self.freeze(value.__reduce__(), depth)
-        return repr(value)
+            return self.freeze(value.__reduce_ex__(2), depth)
+        return None
 
     def _object(self, value: object, depth: int) -> Fingerprint:
         owner = type(value).__module__
-        if owner.startswith(("torch.fx", "torch.export", "torch._", "threading", "weakref", "logging")):
+        if owner == "torch" or owner.startswith(("torch.fx", "torch.export", "torch._", "threading", "weakref", "logging")):
             return None
         self._class(type(value), depth)
         reached = [(name, self.freeze(part, depth)) for name, part in list(getattr(value, "__dict__", {}).items())]
         slots = [vars(base).get("__slots__", ()) for base in type(value).__mro__]
         names = [name for some in slots for name in ((some,) if isinstance(some, str) else some) if hasattr(value, name)]
-        return (*reached, *((name, self.freeze(getattr(value, name), depth)) for name in names if name != "__dict__"))
+        reached += [(name, self.freeze(getattr(value, name), depth)) for name in names if name != "__dict__"]
+        return tuple(reached) or self._pickled(value, depth)
 
     def _tensor(self, tensor: torch.Tensor) -> Fingerprint:
         if is_lazy(tensor):
