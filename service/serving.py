@@ -292,7 +292,7 @@ def assemble(config: Config) -> Node:
 
 def _uuid(device: str) -> str:
     """Names a CUDA device to the driver; "" for any other."""
-    return str(torch.cuda.get_device_properties(device).uuid) if device.startswith("cuda") else ""
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", "")) if device.startswith("cuda") else ""
 
 
 def _budget(config: Config, backend: Backend) -> int:

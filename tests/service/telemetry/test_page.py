@@ -126,8 +126,9 @@ def test_it_shows_the_cache_map_the_traffic_and_the_timeline(window: Browser) ->
 async def test_a_fallback_is_shown_with_its_hint_within_two_seconds(worker: Worker, window: Browser) -> None:
     """From the moment that the client has its answer."""
     worker.admin.SetGraphMode(admin.SetGraphModeRequest(model="affine", mode="none"))
-    await asyncio.to_thread(worker.ask, 3, "look-at-me")
-    took = window.until("#recent", "look-at-me", within_s=2.0)
+    name = "<img src=x onerror=alert(1)>"  # what a client sends is text, never markup
+    await asyncio.to_thread(worker.ask, 3, name)
+    took = window.until("#recent", name, within_s=2.0)
     print(f"shown after {took:.2f} s")
     row = window.text("#recent tr")
     assert "disabled" in row
