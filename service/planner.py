@@ -1,8 +1,8 @@
 """`graphcache plan`: which buckets would be best for the traffic that was seen, within a budget, and what the usual lists would reach.
 
 Every set is judged alike, on the exact sizes that came: each size is replayed by the smallest bucket that covers it, where that is
-faster than eager. With one axis the set is the exact optimum over the sizes that came (cachepolicy.ladder); with several axes it is
-built up greedily, by what a bucket adds per byte.
+faster than eager. With one axis the set is the exact optimum over the sizes that came (cachepolicy.ladder); with several axes a search
+finds one (cachepolicy.grids).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cachepolicy.buckets import Bucket, default_sizes, vllm_sizes
 from cachepolicy.costs import CostTable, Prices
 from cachepolicy.demand import Demand, Outlook
+from cachepolicy.grids import Grid
 from cachepolicy.keys import Signature
 from cachepolicy.ladder import candidates_of, frontier
 from service.messages import Plan, PlanAlternative, PlannedGraph
@@ -82,7 +83,7 @@ class Planner:
 
     def _best(self, budget: int, graphs: int) -> list[Bucket]:
         if len(self._spec.axes) != 1:
-            return self._greedy(budget, graphs)
+            return self._search(budget, graphs)
         buckets = [size.bucket for size in self._traffic]
         demand = Demand(buckets, self._costs.prices(self._signature, buckets), Outlook(), 0.0)
         demand.assume([size.rate for size in self._traffic])
@@ -90,25 +91,21 @@ class Planner:
         found = frontier(demand, 1.0, budget, [0.0] * len(buckets), candidates, graphs)[-1]
         return [buckets[at] for at in found.positions]
 
-    def _greedy(self, budget: int, graphs: int) -> list[Bucket]:
+    def _search(self, budget: int, graphs: int) -> list[Bucket]:
         weighed = sorted(self._traffic, key=lambda size: -size.rate * size.eager_s)[:_CANDIDATES]
-        candidates = {size.bucket for size in weighed} | {
-            fit for size in weighed if (fit := self._spec.ladder.fit(size.bucket.as_dict())) is not None
-        }
-        chosen: list[Bucket] = []
-        while len(chosen) < graphs:
-            saving, used = self._saving(chosen), self._bytes(chosen)
-            worth = {}
-            for bucket in candidates.difference(chosen):
-                grown = [*chosen, bucket]
-                size = self._bytes(grown)
-                added = self._saving(grown) - saving
-                if size <= budget and added > 0.0:
-                    worth[bucket] = added / max(1, size - used)
-            if not worth:
-                break
-            chosen.append(max(worth, key=lambda bucket: (worth[bucket], bucket.sizes)))
-        return chosen
+        fits = {fit for size in weighed if (fit := self._spec.ladder.fit(size.bucket.as_dict())) is not None}
+        candidates = sorted({size.bucket for size in weighed} | fits, key=lambda bucket: (bucket.volume, bucket.sizes))
+        prices = [self._price(bucket) for bucket in candidates]
+        serving = [
+            [
+                (at, size.rate * max(0.0, size.eager_s - prices[at].replay[0]))
+                for at, bucket in enumerate(candidates)
+                if bucket.covers(size.bucket.as_dict())
+            ]
+            for size in self._traffic
+        ]
+        found = Grid(serving, [price.own[0] for price in prices], [price.top[0] for price in prices]).best(budget, graphs)
+        return [candidates[at] for at in sorted(found)]
 
     def _order(self, chosen: Iterable[Bucket]) -> list[Bucket]:
         """For prewarming: what adds most comes first."""

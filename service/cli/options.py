@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
+from math import isfinite
 from typing import Any
 
 import click
@@ -76,6 +77,17 @@ class Quantity(click.ParamType[float]):
             return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number within bounds; `nan` and `inf` are none."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click does, and finite."""
+        found = float(super().convert(value, param, ctx))
+        if not isfinite(found):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return found
 
 
 DURATION = Quantity("duration", parse_duration)

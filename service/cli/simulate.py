@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,9 +63,11 @@ class _Result:
     help="One, or several to compare; all by default.",
 )
 @click.option("--budget", type=options.SIZE, metavar="SIZE", help="Bytes for graphs, e.g. 256MiB.")
-@click.option("--budget-mb", type=click.FloatRange(min=0, min_open=True), metavar="N", help="The same in MiB.")
+@click.option("--budget-mb", type=options.Finite(min=0, min_open=True), metavar="N", help="The same in MiB.")
 @click.option("--arena", metavar="BASE,SLOPE,PER_GRAPH", help="Graphs of a model share an arena of so many MiB.")
-@click.option("--capture-scale", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Multiply the costs of captures.")
+@click.option(
+    "--capture-scale", type=options.Finite(min=0, max=1e6), default=1.0, show_default=True, help="Multiply the costs of captures."
+)
 @click.option("--profile", type=click.Path(path_type=Path), metavar="HISTOGRAM.json", help='Expected steps: {"MODEL": {"SIZE": STEPS}}.')
 @click.option(
     "--events", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write captures and evictions; one policy only."
@@ -129,11 +132,12 @@ def _read(
         shape = None if arena is None else ArenaShape.parse(arena)
         at = costs or "--costs"
         prices = [_decode_step(capture_scale, shape)] if costs is None else read_prices(costs, capture_scale, shape)
+        largest = [len(of_model.eager) for of_model in prices]
         at = profile or "--profile"
-        expected = None if profile is None else read_histogram(profile)
+        expected = None if profile is None else read_histogram(profile, largest)
         if runs is not None:
             at = runs
-            recorded = list(read_runs(runs))
+            recorded = list(read_runs(runs, largest))
             if not closed_loop:
                 return prices, expected, lambda: Recorded(recorded)
             requests = requests_of(recorded)
@@ -143,14 +147,13 @@ def _read(
                 Request(arrival.at_s + arrival.prompt_tokens * _PREFILL_S_PER_TOKEN, max(1, arrival.output_tokens))
                 for arrival in traces.read(trace)
             ]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, csv.Error) as error:
         raise ConfigError(f"{at}: {getattr(error, 'strerror', None) or error}") from None
     if len(prices) != 1:
         raise click.UsageError("a trace of requests and a closed loop have one model")
-    largest = len(prices[0].eager)
     if closed_loop:
-        return prices, expected, lambda: ClosedLoop(requests, largest)
-    eager = ClosedLoop(requests, largest)
+        return prices, expected, lambda: ClosedLoop(requests, *largest)
+    eager = ClosedLoop(requests, *largest)
     recorded = eager.at_eager_speed(prices[0].eager)
     return prices, expected, lambda: Recorded(recorded)
 

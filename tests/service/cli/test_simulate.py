@@ -90,3 +90,66 @@ def test_wrong_usage_is_one_line_and_exit_code_2(alone: Terminal, words: tuple[s
     assert answer.code == 2
     assert answer.err.count("\n") == 1
     assert problem in answer.err
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("nan,0,1,5", "line 2: t_s: nan is not a number from 0"),
+        ("0,1,1,5", "line 2: model: 1 is not a number from 0 to 0"),
+        ("0,0,17,5", "line 2: b: 17 is not a number from 1 to 16"),
+        ("0,0,1.5,5", "line 2: b: 1.5 is not a whole number"),
+        ("0,0,1,-5", "line 2: n: -5 is not a number from 0"),
+        ("0,0,1,1e30", "line 2: n: 1e30 is not a number from 0"),
+        ("9,0,1,5\n1,0,1,5", "line 3: t_s: 1 is not a number from 9"),
+        ("0,0", "line 2: b: None is not a number"),
+        ("", "has no runs"),
+    ],
+)
+def test_runs_that_make_no_sense_are_named_by_line(alone: Terminal, steps: list[str], row: str, problem: str) -> None:
+    """In one line, with what would be right."""
+    with gzip.open(steps[1], "wt") as file:
+        file.write("t_s,model,b,n\n" + row)
+    answer = alone.run("simulate", *steps, "--budget-mb", "10")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert f"runs.csv.gz: {problem}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("costs", "problem"),
+    [
+        ("[1]", "not a JSON object"),
+        ('{"models": []}', "has no models"),
+        ('{"models": [5]}', "model 0: not an object"),
+        ('{"models": [{"E_ms": [0, NaN]}]}', "model 0: E_ms of size 1: nan is not a number"),
+        ('{"models": [{"E_ms": [0, -1]}]}', "model 0: E_ms of size 1: -1 is not a number"),
+        ('{"models": [{"E_ms": [0, 1], "G_ms": [0, 1, 2], "C_ms": [0, 1], "MB": [0, 1]}]}', "have to be equally long"),
+    ],
+)
+def test_costs_that_make_no_sense_are_named(alone: Terminal, steps: list[str], costs: str, problem: str) -> None:
+    """By model, column and size."""
+    Path(steps[3]).write_text(costs)
+    answer = alone.run("simulate", *steps, "--budget-mb", "10")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert problem in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--arena", "inf,1,1"), "--arena: BASE: inf is not a number"),
+        (("--capture-scale", "nan"), "is not a finite number"),
+        (("--budget-mb", "inf"), "is not a finite number"),
+        (("--profile", "PROFILE"), "model 0: size: 99 is not a number from 1 to 16"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(
+    alone: Terminal, steps: list[str], tmp_path: Path, words: tuple[str, str], problem: str
+) -> None:
+    """And no traceback is shown."""
+    (tmp_path / "PROFILE").write_text('{"0": {"99": 5}}')
+    budget = () if "--budget-mb" in words else ("--budget-mb", "10")
+    answer = alone.run("simulate", *steps, *budget, *(word.replace("PROFILE", str(tmp_path / "PROFILE")) for word in words))
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert problem in answer.err
