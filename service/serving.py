@@ -20,11 +20,12 @@ from cachepolicy.capture import Patience, PaybackAdmission
 from cachepolicy.costs import CostTable, Guesses
 from cachepolicy.reasons import RefusalReason
 from service.admin import Admin
+from service.backends.artefacts import keep_compiled
 from service.backends.base import Backend
 from service.backends.environment import Settings
 from service.backends.opening import open_backend
 from service.capturer import Capturer
-from service.choices import ArenaScope
+from service.choices import ArenaScope, Compile
 from service.config import Config, ModelConfig, WorkerConfig, parse_model
 from service.errors import CaptureRefused, ConfigError, DeviceLost
 from service.execution import Executor
@@ -203,6 +204,8 @@ def assemble(config: Config) -> Node:
 
     def load(model: ModelConfig, generation: int) -> LoadedModel:
         worker_config = config.worker
+        if model.compile is Compile.INDUCTOR:
+            keep_compiled(config.state_dir / "compiled", backend.environment().fingerprint())
         return load_model(
             model,
             device=torch.device(backend.device),

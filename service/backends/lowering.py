@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from cachepolicy.reasons import RefusalReason
+from service.backends.artefacts import seal
 from service.backends.program import Program
 from service.choices import Compile
 from service.errors import CaptureRefused
@@ -85,6 +86,7 @@ class Inductor:
         arguments = list(program.arguments)
         with torch.no_grad(), config.patch({"triton.cudagraphs": False}):
             compiled = cast("Callable[..., Any]", compile_fx(program.graph, arguments))
+        seal()
 
         def step() -> None:
             with torch.no_grad():
