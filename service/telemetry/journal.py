@@ -15,7 +15,7 @@ from cachepolicy.keys import GraphKey
 from cachepolicy.reasons import FallbackReason
 from service.snapshot import Decision, Entry, GraphEvent, Happening
 
-KEPT = 4096  # replayed requests, and as many others: what is eager or failed is not pushed out by a storm of replays
+KEPT = 16_384  # replayed requests, and as many others: what is eager or failed is not pushed out by a storm of replays
 EVENTS = 512
 
 
