@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from cachepolicy.reasons import hint_for
 from service.messages import InferReply, InferRequest, Path
 from service.snapshot import Decision
+from service.telemetry.journal import ID, Journal
 from service.telemetry.metrics import Metrics, kept_trace, size_class
 
 if TYPE_CHECKING:
     from service.registry import ServedModel
     from service.telemetry.alarm import GraphsOff
-    from service.telemetry.journal import Journal
 
 _DETAIL = 500  # characters of an error that are kept
 
@@ -38,7 +38,7 @@ class Endings:
             time(),
             reply.model,
             reply.version,
-            request.request_id,
+            request.request_id[:ID],
             trace_id,
             reply.shape,
             str(outcome.path),
@@ -69,7 +69,7 @@ class Endings:
                 time(),
                 request.model[:_DETAIL],
                 request.version[:_DETAIL],
-                request.request_id,
+                request.request_id[:ID],
                 kept_trace(sure=outcome != "cancelled"),
                 {},
                 outcome,

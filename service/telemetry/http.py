@@ -5,13 +5,15 @@ What it answers: `/` (the page; it reads `/events`, server-sent events, and `/st
 
 from __future__ import annotations
 
+import io
+import logging
 import threading
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from importlib import resources
 from socketserver import ThreadingMixIn
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from service.errors import ConfigError
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from service.snapshot import Entry, Snapshot
     from service.telemetry.instruments import Registry
     from service.telemetry.journal import Journal
+
+log = logging.getLogger(__name__)
 
 CONNECTIONS = 32  # at a time; more are closed at once
 LISTENERS = 8  # of /events at a time; more are told to come back later
@@ -106,6 +110,13 @@ class _Site:
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _PAGE.items()}
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        try:
+            return self._answer(environ, start)
+        except Exception:
+            log.exception("%s can't be answered", environ["PATH_INFO"])
+            return _answer(start, HTTPStatus.INTERNAL_SERVER_ERROR, b"see the worker's log\n")
+
+    def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _answer(start, HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n", headers=[("Allow", "GET, HEAD")])
         match environ["PATH_INFO"]:
@@ -179,6 +190,10 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     timeout = _IDLE_S
+
+    def get_stderr(self) -> TextIO:
+        """A client that stops reading is not worth a traceback; what fails here is logged by the site."""
+        return io.StringIO()
 
     def log_message(self, format: str, *args: object) -> None:
         """Scrapes are not worth a log line."""

@@ -17,6 +17,7 @@ from service.snapshot import Decision, Entry, GraphEvent, Happening
 
 KEPT = 16_384  # replayed requests, and as many others: what is eager or failed is not pushed out by a storm of replays
 EVENTS = 512
+ID = 200  # characters of a request's id that are kept and compared
 
 
 class Journal:
@@ -61,6 +62,7 @@ class Journal:
 
     def find(self, name: str) -> list[Decision]:
         """Kept decisions on requests of this id or trace id, oldest first."""
+        name = name[:ID]
         with self._lock:
             kept = [*self._replayed, *self._others]
         return sorted((entry for entry in kept if name in (entry.request_id, entry.trace_id)), key=_number)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +17,7 @@ from cachepolicy.reasons import FallbackReason
 from service.errors import ConfigError
 from service.snapshot import Decision, Load, Snapshot
 from service.telemetry.http import LISTENERS, MetricsServer, View
-from service.telemetry.instruments import Registry
+from service.telemetry.instruments import Reading, Registry
 from service.telemetry.journal import Journal
 
 EMPTY = Snapshot("w", "0", "cpu", 0.0, 1.0, True, Load(0, 0, 0.0, 0.0, {}), 0, 0, 0, None, [], [], [], [])
@@ -29,6 +31,10 @@ class Port:
         self.ready, self.alarms = True, {"m": "all eager"}
         self.server = MetricsServer(View(self.registry, self.journal, lambda: EMPTY, lambda: self.ready, lambda: self.alarms))
         self.address = self.server.start("127.0.0.1:0")
+
+    def free_listeners(self) -> int:
+        """How many more may listen to events."""
+        return self.server._site._listeners._value
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
         """One request."""
@@ -124,6 +130,37 @@ def test_listeners_are_bounded_and_those_who_leave_make_room(port: Port) -> None
             if answer.status == 200:
                 break
         waiting.wait(0.1)
+
+
+def test_what_fails_is_logged_and_the_port_goes_on(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+    """500 without a word of the error to the client."""
+
+    def broken() -> list[Reading]:
+        raise RuntimeError("inside")
+
+    port.registry.watch(broken)
+    status, _, body = port.get("/metrics")
+    assert status == 500
+    assert b"inside" not in body
+    assert [record.message for record in caplog.records] == ["/metrics can't be answered"]
+    assert port.get("/healthz")[0] == 200
+
+
+def test_a_client_that_stops_reading_is_dropped_in_silence(
+    port: Port, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its place is free again, and nobody waited for it."""
+    monkeypatch.setattr("service.telemetry.http._Quiet.timeout", 0.1)
+    padding = Decision(0.0, "m", "1", "r" * 1_000_000, "", {}, "eager", FallbackReason.EVICTED)
+    with closing(socket.create_connection(("127.0.0.1", int(port.address.rpartition(":")[2])))) as client:
+        client.sendall(b"GET /events HTTP/1.0\r\n\r\n")
+        while port.free_listeners() == LISTENERS:
+            threading.Event().wait(0.01)
+        for _ in range(20):
+            port.journal.decided(replace(padding))
+        while port.free_listeners() < LISTENERS:
+            threading.Event().wait(0.01)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_taken_port_and_an_address_without_a_port_are_one_line(port: Port) -> None:

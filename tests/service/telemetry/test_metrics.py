@@ -135,6 +135,16 @@ async def test_series_are_bounded_whatever_callers_send() -> None:
         assert series(node) < 300
 
 
+async def test_a_huge_request_id_is_cut_and_still_found() -> None:
+    """Ids are the callers' own; what is kept of them is bounded."""
+    async with running("cpu", BASE) as node:
+        name = "x" * 1_000_000
+        request = InferRequest("affine", {"input": host(ROWS["input"])}, request_id=name)
+        await node.worker.infer(request)
+        (decision,) = node.observer.journal.find(name)
+        assert len(decision.request_id) < 1000
+
+
 async def test_cpu_time_by_part_adds_up_and_grows() -> None:
     """Counters of parts that live as long as the worker."""
     async with running("cpu", BASE) as node:
