@@ -77,6 +77,9 @@ nightly: $(READY) ## the random models of the verification tests, 2,000 instead 
 policy-score: $(STAMP) ## replay recorded traffic through the cache policy and score it
 	@$(VENV)/bin/python benchmarks/policy_score.py $(ARGS)
 
+policy-heldout: $(STAMP) ## the same on traffic that nobody set the policy up for: other cuts, fleets of 20 and 86 models (DATA_DIR=…)
+	@$(VENV)/bin/python benchmarks/policy_heldout.py $(ARGS)
+
 policy-speed: $(STAMP) ## how long the cache policy thinks with 500 graphs, and whether requests wait for it
 	@$(VENV)/bin/python benchmarks/policy_speed.py $(ARGS)
 
@@ -99,4 +102,4 @@ clean: ## remove what the tools leave behind; .venv stays
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache wheelhouse
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
-.PHONY: help setup run test test-gpu check format proto structures bench bench-grpc cases nightly policy-score policy-speed lock wheelhouse clean
+.PHONY: help setup run test test-gpu check format proto structures bench bench-grpc cases nightly policy-score policy-heldout policy-speed lock wheelhouse clean
