@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
@@ -149,7 +149,12 @@ class _Recorder(Watch):  # type: ignore[no-untyped-call]
         self._graph.output(tuple(written))
         return Program(fx.GraphModule(self._root, self._graph), tuple(self._arguments))
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload | HigherOrderOperator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            self.calls_back(func)
+            return func(*args, **(kwargs or {}))
         if func.namespace == "profiler":  # marks for a profiler's eyes
             return func(*args, **(kwargs or {}))
         fresh = func is aten.lift_fresh.default  # a constant written in the code: each run gets a copy of its own

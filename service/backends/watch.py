@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cachepolicy.reasons import RefusalReason
@@ -24,6 +24,7 @@ aten = torch.ops.aten
 _COPIES = (aten._to_copy.default, aten.copy_.default)
 _MASK_TYPES = (torch.bool, torch.uint8)
 _DETERMINISTIC_AT_ZERO = ("dropout_p", "dropout", "p")
+_READ_CONDITIONS = ("cond", "while_loop")
 _TRAINING_FLAGS = ("train", "training")
 
 
@@ -58,6 +59,8 @@ def _reads_training(module: nn.Module) -> bool:
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises CaptureRefused at the first operation that rules a recording out; a subclass may note it and go on."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, model: LoadedModel, inputs: Mapping[str, torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -97,8 +100,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage_of(twin), self._owners.get(storage, (RefusalReason.STATEFUL, "a tensor that outlives the step"))
             )
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload | HigherOrderOperator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            self.calls_back(func)
+            return func(*args, **kwargs)
         self.judge(func, args, kwargs)
         self._read |= {
             storage: tensor for tensor in _tensors((*args, *kwargs.values())) if (storage := storage_of(tensor)) not in self._made
@@ -130,6 +138,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def blocked(self, reason: RefusalReason, func: OpOverload, what: str = "") -> None:
         """What is done about an operation that rules a recording out: it is refused."""
         raise Blocker.here(reason, str(func).removesuffix(".default"), what, self._paths).refusal()
+
+    def calls_back(self, func: HigherOrderOperator) -> None:
+        """Refuse an operator (torch.cond) that runs Python of its own: no replay would."""
+        self.call_blocked(*why_no_callback(str(func)))
 
     def noted(self) -> int:
         """See service.backends.calls.Notes: nothing is, since the first blocker ends the run."""
@@ -173,6 +185,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             owner = self._owners.get(storage_of(tensor))
             if owner is not None:
                 self.blocked(owner[0], func, f"writes to {owner[1]}")
+
+
+def why_no_callback(name: str) -> tuple[RefusalReason, str, str]:
+    """Reason, operator and fault of a higher-order operator."""
+    if name in _READ_CONDITIONS:
+        return RefusalReason.SYNC, f"torch.{name}", "reads its condition on the host"
+    return RefusalReason.CAPTURE_ERROR, f"torch.{name}", "calls back into Python"
+
+
+def forget_compiled() -> None:
+    """After a run under a dispatch mode that met a higher-order operator: what that compiled fails in every run without the mode."""
+    torch._dynamo.reset()
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from service.backends.cuda_capture import CAPTURE_LOCK, CaptureFailed, capture
 from service.backends.lowering import lower
 from service.backends.program import Program
-from service.backends.watch import storage_of, written
+from service.backends.watch import forget_compiled, storage_of, written
 from service.choices import Compile
 from service.doctor.patient import Patient
 from service.doctor.tracing import UNCOUNTED
@@ -35,12 +35,16 @@ def try_segments(patient: Patient, seed: int, ranges: Sequence[Range], names: Se
     cutter = _Cutter(ranges, names, [*patient.model.module.parameters(), *patient.model.module.buffers()])
     with torch.no_grad(), cutter:
         patient.model.forward(inputs, patient.variant)
+    if cutter.compiled:
+        forget_compiled()
     cutter.end()
     return [piece.problem(patient.model.device) for piece in cutter.pieces]
 
 
 class _Cutter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hands the operations of each range to a piece of its own."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, ranges: Sequence[Range], names: Sequence[str], held: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,9 +54,15 @@ class _Cutter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names = names
         self._at = -1
         self._open: Piece | None = None
+        self.compiled = False
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload | HigherOrderOperator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs, piece = kwargs or {}, self._open
+        if isinstance(func, HigherOrderOperator):  # in no range
+            self.compiled = True
+            return func(*args, **kwargs)
         if func is not UNCOUNTED:
             self._at += 1
             piece = self._open = self._piece_of.get(self._at)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cachepolicy.reasons import RefusalReason
 from service.backends.blockers import Blocker, Place, position
 from service.backends.calls import Calls
-from service.backends.watch import Watch, storage_of, written
+from service.backends.watch import Watch, forget_compiled, storage_of, written
 from service.doctor.calls import watch_streams, watch_waits
 from service.doctor.hostdata import HostData
 from service.doctor.patient import Patient
@@ -95,6 +95,7 @@ class Tracer(Watch):  # type: ignore[no-untyped-call]
         self.host = HostData(self._owners.keys() | self._declared)
         self._streams: Streams | None = None
         self._lost: set[int] = set()
+        self._compiled = False
         self._alive: dict[int, StorageWeakRef] = {}  # a storage's identity is not used again while a weak reference is held
         self._arguments: tuple[Any, ...] = ()
 
@@ -103,10 +104,18 @@ class Tracer(Watch):  # type: ignore[no-untyped-call]
         waits = watch_waits(self) if self._where.type == "cuda" else nullcontext()
         with torch.no_grad(), waits, watch_streams(self._where) as self._streams, self, Calls(self, self._device):
             patient.model.forward(dict(self._inputs), patient.variant)
+        if self._compiled:
+            forget_compiled()
 
     # -- what is seen
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload | HigherOrderOperator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            self.calls_back(func)
+            self._compiled = True
+            return func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():  # what is done here is not the model's doing
             return func(*args, **(kwargs or {})) if func is UNCOUNTED else self._note(func, args, kwargs or {})
 
@@ -187,7 +196,7 @@ class Tracer(Watch):  # type: ignore[no-untyped-call]
 
     def _know(self, tensor: torch.Tensor) -> None:
         storage = storage_of(tensor)
-        if storage not in self._alive:
+        if storage not in self._alive and tensor.layout is torch.strided:
             self._alive[storage] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
     # -- what comes of it

@@ -15,7 +15,7 @@ import torch
 from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend
 from service.backends.blockers import Blocker
-from service.backends.watch import refuse_training
+from service.backends.watch import refuse_training, why_no_callback
 from service.errors import CaptureRefused, ModelRaised
 from service.lane import Lane
 from service.models.loaded import TORCH_DTYPES, LoadedModel
@@ -84,9 +84,7 @@ class Judge:
         witness = Witness()
         runs.append(self._run(variant, a, slots, witness))
         if witness.higher_order:
-            raise CaptureRefused(
-                RefusalReason.CAPTURE_ERROR, f"torch.{witness.higher_order} calls back into Python, which a replay does not"
-            )
+            raise Blocker(*why_no_callback(witness.higher_order)).refusal()
         comparer = Comparer(instance.spec.outputs, instance.spec.batch_axis, witness.precision, instance.spec.tolerance)
         _refuse_writes(runs, before, after)
         self._lane.submit(slots.refuse_writes).result()

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from service.backends.base import Backend, Batch, Outputs, Part
+from service.backends.watch import forget_compiled
 from service.models.loaded import DATATYPES, LoadedModel
 from service.models.spec import Shape, Variant
 from service.tensors import Datatype
@@ -120,7 +121,7 @@ def observe(backend: Backend, model: LoadedModel, variant: Variant, inputs: Inpu
             run.outputs = backend.run_eager(observed, variant, Batch([Part(inputs, shape)], shape))[0]
     finally:
         if witness is not None and witness.higher_order:
-            torch._dynamo.reset()  # what was compiled under a dispatch mode would fail without it, in every later run
+            forget_compiled()
     return run
 
 

@@ -195,8 +195,8 @@ def test_part_left_in_training_mode_is_refused(rig: Rig) -> None:
     inner, whole = rig.plain_model(steps.HasANorm()), rig.plain_model(steps.Twice())
     inner.module.get_submodule("norm").train()
     whole.module.train()
-    for step, name in ((inner, "norm"), (whole, "the model")):
-        with pytest.raises(CaptureRefused, match=f"training_mode: {name}"):
+    for step, told in ((inner, "BatchNorm1d is in training mode in norm:"), (whole, "Twice is in training mode:")):
+        with pytest.raises(CaptureRefused, match=f"training_mode: {told}"):
             rig.record(step, Bucket.of(batch=4))
 
 

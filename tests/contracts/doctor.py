@@ -144,6 +144,24 @@ def test_the_refusal_says_what_the_doctor_says(rig: Rig) -> None:
     assert refused.value.detail.endswith(RefusalReason.SYNC.hint)
 
 
+def test_an_operator_that_calls_back_is_a_blocker_and_does_no_lasting_harm(rig: Rig) -> None:
+    """torch.cond is listed with its line, and the model runs eagerly afterwards."""
+
+    class Decides(blocked.Base):
+        def middle(self, h: torch.Tensor) -> torch.Tensor:
+            return torch.cond(h.sum() > 0, torch.sin, torch.cos, (h,))  # type: ignore[no-any-return]
+
+    found = examine(rig, Decides)
+    (entry,) = found.obstacles
+    assert (entry.blocker.reason, entry.blocker.operation) == (RefusalReason.SYNC, "torch.cond")
+    assert entry.blocker.place is not None
+    assert entry.blocker.place.function == "middle"
+    model = rig.plain_model(Decides())
+    patient = Patient.at(model, (), {})
+    with torch.no_grad():
+        model.forward(patient.inputs(1), ())
+
+
 def test_the_model_answers_as_before_after_an_examination(rig: Rig) -> None:
     """Nothing that was watched or patched stays behind."""
     model = rig.plain_model(blocked.ThreeBlockers())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-EXPECT = "capture_error"
+EXPECT = "sync"
 ROWS_INDEPENDENT = False
 
 
