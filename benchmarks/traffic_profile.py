@@ -2,7 +2,7 @@
 
 python benchmarks/traffic_profile.py siblings [--seconds 120]   two workers serve a recorded trace, a third starts beside them
 python benchmarks/traffic_profile.py poison [--seconds 120]     a worker with a profile of traffic that never comes, beside a clean one
-python benchmarks/traffic_profile.py faults [--rounds 12]       p99 of requests while the store is broken, against the same without a fault
+python benchmarks/traffic_profile.py faults [--rounds 30]       p99 of requests while the store is broken, against the same without a fault
 python benchmarks/traffic_profile.py flood [--shapes 10000]     so many shapes once each beside three hot ones
 """
 
@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from statistics import median
 from time import monotonic, perf_counter, time
 from typing import Any
 from urllib.request import urlopen
@@ -32,6 +31,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cachepolicy.profile import KEPT, TrafficProfile, Workload, shape_of
+from service import profiling as profiling_module
 from service.cli.traffic.trace import bundled
 from service.profiling import PATIENCE_S, Profiling
 from service.serving import Node
@@ -264,14 +264,17 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[int(share * (len(values) - 1))]
 
 
-async def faults(rounds: int, seconds: float) -> None:
-    """Rounds with and without the fault take turns; the interval is a bootstrap over rounds."""
+async def faults(rounds: int, seconds: float, only: str) -> None:
+    """Rounds with and without the fault take turns. The profile is written ten times as often as it is in service."""
+    profiling_module.FLUSH_S = 0.5
     with valkey() as server:
         async with worker_here(server.url) as node:
             profiling: Profiling = node.profiling
             writing = asyncio.create_task(profiling.run())
             await latencies(node, 1.0)
             for name, fault in FAULTS.items():
+                if only not in name:
+                    continue
                 pairs, delays = [], []
                 for number in range(rounds):
                     both: dict[bool, list[float]] = {}
@@ -293,11 +296,15 @@ async def faults(rounds: int, seconds: float) -> None:
 
 
 def ratio_of(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, float, float]:
-    """Median of the rounds' p99 ratios, and its interval."""
-    ratios = [percentile(broken, 0.99) / percentile(sound, 0.99) for broken, sound in pairs]
+    """The p99 of all rounds with the fault over that of all without, and its interval: rounds are drawn anew a thousand times."""
     rng = random.Random(1)
-    drawn = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return median(ratios), drawn[50], drawn[1949]
+
+    def ratio(chosen: list[tuple[list[float], list[float]]]) -> float:
+        with_it, without = ([value for one in chosen for value in one[at]] for at in (0, 1))
+        return percentile(with_it, 0.99) / percentile(without, 0.99)
+
+    drawn = sorted(ratio(rng.choices(pairs, k=len(pairs))) for _ in range(1000))
+    return ratio(pairs), drawn[25], drawn[974]
 
 
 # -- a flood of shapes
@@ -363,7 +370,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["siblings", "poison", "faults", "flood"])
     parser.add_argument("--seconds", type=float, default=0.0)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", default="", help="faults whose name has this")
     parser.add_argument("--shapes", type=int, default=10_000)
     asked = parser.parse_args()
     match asked.what:
@@ -372,7 +380,7 @@ def main() -> None:
         case "poison":
             poison(asked.seconds or 120.0)
         case "faults":
-            asyncio.run(faults(asked.rounds, asked.seconds or 2.0))
+            asyncio.run(faults(asked.rounds, asked.seconds or 1.0, asked.only))
         case _:
             asyncio.run(flood(asked.shapes))
 
