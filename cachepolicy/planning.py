@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, merge
 from itertools import count, islice
 from math import inf
+from operator import itemgetter
 
 from cachepolicy.cache import GraphEntry
 from cachepolicy.demand import Demand, neighbours
@@ -135,8 +136,7 @@ class Move:
 _Offer = tuple[float, float, Unit]  # seconds lost per byte, seconds lost, what is given up
 
 
-def _density(offer: _Offer) -> float:
-    return offer[0]
+_density = itemgetter(0)
 
 
 def _cheapest_one(own: list[_Offer], others: list[_Offer], need: int) -> list[Unit]:
@@ -259,7 +259,7 @@ class Plan:
         need = self._used + focus.added_bytes(at) - self._budget
         if need <= 0:
             return Move(focus, at, (), worth)
-        own = self._offers(focus.units_beside(at)) if focus.resident else []
+        own = sorted(self._offers(focus, focus.units_beside(at)), key=_density) if focus.resident else []
         others = self._others(focus)
         best: Move | None = None
         for victims in (self._cheapest_set(focus, at, own, others, need), _cheapest_one(own, others, need)):
@@ -272,17 +272,18 @@ class Plan:
     def _others(self, focus: Holding) -> list[_Offer]:
         """What all other signatures could give up, worked out once between two changes."""
         if self._pool is None or self._pool[0] is not focus:
-            units = (unit for holding in self._holdings if holding is not focus for unit in holding.units())
-            self._pool = focus, self._offers(units)
+            offers = [offer for holding in self._holdings if holding is not focus for offer in self._offers(holding, holding.units())]
+            offers.sort(key=_density)
+            self._pool = focus, offers
         return self._pool[1]
 
-    def _offers(self, units: Iterable[Unit]) -> list[_Offer]:
-        """Least loss per byte first."""
+    def _offers(self, holding: Holding, units: Iterable[Unit]) -> list[_Offer]:
+        """What units of one signature cost."""
+        horizon_s, returning = holding.horizon_s, self._returning
         offers = []
         for unit in units:
-            price = unit.holding.horizon_s * unit.rate + (self._once(unit) if self._returning else unit.once)
+            price = horizon_s * unit.rate + (self._once(unit) if returning else unit.once)
             offers.append((price / unit.frees if unit.frees else inf, price, unit))
-        offers.sort(key=_density)
         return offers
 
     def _once(self, unit: Unit) -> float:
