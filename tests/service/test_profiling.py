@@ -111,6 +111,19 @@ async def test_an_outage_loses_no_counts_and_counts_none_twice(tmp_path: Path, c
         await bench.profiling.close()
 
 
+async def test_windows_that_end_during_an_outage_are_written_after_it(tmp_path: Path) -> None:
+    """Although nothing is counted in them any more."""
+    with valkey() as server:
+        bench = Bench(server.url, tmp_path)
+        server.kill()
+        await bench.serve(3, after_s=WINDOW_S)
+        await bench.serve(4, after_s=WINDOW_S)
+        server.start()
+        await bench.serve(0, after_s=WINDOW_S)
+        assert await stored(server, bench.clock.now) == {"one": 7.0}
+        await bench.profiling.close()
+
+
 async def test_what_is_kept_during_an_outage_is_bounded() -> None:
     """The oldest windows go first, and their loss is counted."""
     counted = Counted("one", START)
