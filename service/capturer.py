@@ -226,7 +226,7 @@ class Capturer:
             job()
         except DeviceLost as lost:
             self.on_device_lost(lost)
-        except Exception:
+        except BaseException:
             log.exception("the capturer goes on after an error")
 
     def _make_way(self) -> None:

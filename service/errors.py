@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+
 from cachepolicy.reasons import RefusalReason
+
+
+def said(error: BaseException) -> str:
+    """The text of an exception; "" where giving it raises, which foreign code may do."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - whatever it is, the exception itself is what matters
+        return ""
+
+
+def told(error: BaseException) -> str:
+    """Type and text of an exception, whatever its text does."""
+    if isinstance(error, ModelRaised):
+        return str(error)
+    return f"{type(error).__name__}: {said(error)}"
+
+
+def ends_the_program(error: BaseException) -> bool:
+    """Whether this is the user's Ctrl-C: it goes to the main thread, and no model of a worker runs there."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 class GraphcacheError(Exception):
@@ -49,7 +71,7 @@ class ModelRaised(GraphcacheError):
     """The model's own code raised: INTERNAL, with the exception's type."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+        super().__init__(told(error))
         self.error = error
 
 

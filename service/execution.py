@@ -20,7 +20,7 @@ from cachepolicy.reasons import FallbackReason, RefusalReason
 from service.backends.base import Backend, Batch, Outputs, Part
 from service.batcher import PartResult, Ticket
 from service.capturer import Capturer
-from service.errors import DeviceLost, ModelRaised, OutOfDeviceMemory, Unavailable
+from service.errors import DeviceLost, ModelRaised, OutOfDeviceMemory, Unavailable, told
 from service.messages import Outcome, Path
 from service.models.spec import Variant
 from service.recorder import Graph
@@ -105,8 +105,8 @@ class Executor:
         except DeviceLost:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, eager has the last word
-            log.warning("replay of %s failed: %s: %s", key, type(error).__name__, error)
-            return Eager(FallbackReason.REPLAY_FAILED, f"{type(error).__name__}: {error}", key.bucket)
+            log.warning("replay of %s failed: %s", key, told(error))
+            return Eager(FallbackReason.REPLAY_FAILED, told(error), key.bucket)
         finally:
             self._cache.release(entry)
 

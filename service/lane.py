@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -9,6 +10,8 @@ from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from time import monotonic
 from typing import Protocol, TypeVar
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -83,7 +86,10 @@ class LaneThread:
         while (item := self._items.get()) is not None:
             self.ran += 1
             started = monotonic()
-            item()
+            try:
+                item()
+            except BaseException:
+                log.exception("the lane goes on after an error")
             self.busy_s += monotonic() - started
         manager.__exit__(None, None, None)
 

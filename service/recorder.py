@@ -13,7 +13,7 @@ from cachepolicy.costs import CostTable
 from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend, Padding, Recording
-from service.errors import CaptureRefused, Conflict, DeviceLost, NotYetProvable, OutOfDeviceMemory
+from service.errors import CaptureRefused, Conflict, DeviceLost, NotYetProvable, OutOfDeviceMemory, told
 from service.lane import Lane
 from service.measuring import SIZES, Figures, Timer
 from service.memory import Ledger
@@ -144,7 +144,7 @@ class Recorder:
             raise
         except Exception as error:
             log.exception("capture of %s failed", key)
-            raise CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}") from error
+            raise CaptureRefused(RefusalReason.CAPTURE_ERROR, told(error)) from error
 
     def _capture(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool, known: bool) -> GraphEntry:
         loaded, started = served.loaded, monotonic()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from service.backends.base import Part
 from service.batcher import Batcher, PartResult, Ticket
-from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, OutOfDeviceMemory, Overloaded, Unavailable
+from service.errors import BadInput, DeadlinePassed, DeviceLost, GraphcacheError, ModelRaised, OutOfDeviceMemory, Overloaded, Unavailable
 from service.execution import Answer, Executor
 from service.lane import LaneThread
 from service.messages import InferReply, InferRequest, ModelStats, ModelStatus
@@ -256,8 +256,9 @@ class Worker:
                 if self._lost is not None:
                     raise self._lost  # noqa: TRY301 - answered like one that the run itself raises
                 execution = self._executor.execute(served, variant, tickets)
-            except Exception as error:  # noqa: BLE001 - every ticket gets it
-                loop.call_soon_threadsafe(done.set_result, [error] * len(tickets))
+            except BaseException as error:  # noqa: BLE001 - every ticket gets it
+                answer = error if isinstance(error, Exception) else ModelRaised(error)
+                loop.call_soon_threadsafe(done.set_result, [answer] * len(tickets))
             else:
                 loop.call_soon_threadsafe(done.set_result, execution.answers)
                 execution.settle()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cachepolicy.reasons import RefusalReason
-from service.errors import CaptureRefused
+from service.errors import CaptureRefused, ModelRaised, told
 from service.models.loaded import LoadedModel
 
 _SERVICE = Path(__file__).parent.parent
@@ -72,9 +72,11 @@ class Blocker:
     @classmethod
     def of_error(cls, reason: RefusalReason, error: BaseException, paths: Mapping[int, str]) -> Blocker:
         """What the model's code did when it raised."""
+        if isinstance(error, ModelRaised):
+            error = error.error
         steps = list(_raised(error))
-        said = str(error).partition("\n")[0]  # the runtime appends advice on debugging
-        return cls(reason, "", f"{type(error).__name__}: {said}", _module(steps, paths), _place(steps))
+        what = told(error).partition("\n")[0]  # the runtime appends advice on debugging
+        return cls(reason, "", what, _module(steps, paths), _place(steps))
 
 
 class Blocked(CaptureRefused):

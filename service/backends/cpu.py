@@ -21,7 +21,7 @@ from service.backends.program import record_program
 from service.backends.staging import InputStaging, OutputStaging
 from service.backends.staleness import Addresses
 from service.backends.watch import refuse_training
-from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory
+from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory, said, told
 from service.models.loaded import LoadedModel
 from service.models.spec import UNNAMED, Variant
 
@@ -116,9 +116,11 @@ class CpuBackend:
         inputs = stack_inputs(model, batch)
         try:
             outputs = model.forward(inputs, variant)
+        except ModelRaised:
+            raise
         except Exception as error:
-            if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
-                raise OutOfDeviceMemory(str(error)) from error
+            if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in said(error):
+                raise OutOfDeviceMemory(said(error)) from error
             raise ModelRaised(error) from error
         return split_outputs(model, batch, outputs)
 
@@ -138,7 +140,7 @@ class CpuBackend:
         try:  # on copies, since it has not been shown yet that the step leaves its inputs alone
             model.forward({name: tensor.clone() for name, tensor in given.items()}, variant)
         except Exception as error:
-            raise CaptureRefused(RefusalReason.CAPTURE_ERROR, f"{type(error).__name__}: {error}") from error
+            raise CaptureRefused(RefusalReason.CAPTURE_ERROR, told(error)) from error
         timings.warm_up = perf_counter() - started
         started = perf_counter()
         program = record_program(model, variant, given, targets, sizes)

@@ -16,6 +16,7 @@ from cachepolicy.reasons import RefusalReason
 from service.backends.blockers import Blocker
 from service.backends.cuda_memory import Handle
 from service.backends.cuda_runtime import join_all
+from service.errors import told
 
 CAPTURE_LOCK = threading.Lock()  # held for each capture and each destruction of a graph in this process
 
@@ -27,7 +28,7 @@ class CaptureFailed(Exception):
     """A capture ended without a graph. `spoiled`: it broke off, and its pool's handle is of no more use."""
 
     def __init__(self, cause: Exception, *, spoiled: bool) -> None:
-        super().__init__(f"capture failed: {cause}")
+        super().__init__(f"capture failed: {told(cause)}")
         self.cause = cause
         self.spoiled = spoiled
 

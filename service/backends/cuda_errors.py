@@ -9,7 +9,7 @@ import torch
 
 from cachepolicy.reasons import RefusalReason
 from service.backends.blockers import Blocker
-from service.errors import DeviceLost, GraphcacheError, ModelRaised, OutOfDeviceMemory
+from service.errors import DeviceLost, GraphcacheError, ModelRaised, OutOfDeviceMemory, said
 
 # The runtime's own words; error codes are not exposed by all versions of torch that are supported.
 _CAPTURE_FAILURES = (
@@ -24,7 +24,7 @@ _CAPTURE_FAILURES = (
 
 def is_lost(error: BaseException, stream: torch.cuda.Stream) -> bool:
     """Whether the device answers no more: an error of the runtime that comes back at each call."""
-    if not (isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)):
+    if not (isinstance(error, torch.AcceleratorError) or "CUDA error" in said(error)):
         return False
     for _ in range(2):  # an error that is not sticky is reported once
         try:
@@ -54,7 +54,7 @@ def capture_error(error: Exception, stream: torch.cuda.Stream, paths: Mapping[in
     collector finds it.
     """
     meaning: GraphcacheError
-    if isinstance(error, GraphcacheError):
+    if isinstance(error, GraphcacheError) and not isinstance(error, ModelRaised):
         meaning = error
     elif is_lost(error, stream):
         meaning = DeviceLost(_first_line(error))
@@ -70,11 +70,11 @@ def _capture_failure(error: Exception) -> RefusalReason:
         return RefusalReason.OUT_OF_MEMORY
     if isinstance(error, RuntimeError):
         for words, reason in _CAPTURE_FAILURES:
-            if words in str(error):
+            if words in said(error):
                 return reason
     return RefusalReason.CAPTURE_ERROR
 
 
 def _first_line(error: BaseException) -> str:
     """The runtime appends advice on debugging to what happened."""
-    return str(error).partition("\n")[0]
+    return said(error).partition("\n")[0]

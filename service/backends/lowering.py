@@ -13,7 +13,7 @@ from cachepolicy.reasons import RefusalReason
 from service.backends.artefacts import seal
 from service.backends.program import Program
 from service.choices import Compile
-from service.errors import CaptureRefused
+from service.errors import CaptureRefused, told
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +111,6 @@ def lower(program: Program, choice: Compile) -> Step:
         try:
             return lowering.lower(program)
         except Exception as error:  # noqa: BLE001 - the next one may do
-            problem = problem or f"{lowering.name}: {type(error).__name__}: {error}"
+            problem = problem or f"{lowering.name}: {told(error)}"
             log.debug("not lowered: %s", problem)
     raise CaptureRefused(RefusalReason.CAPTURE_ERROR, problem)

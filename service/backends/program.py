@@ -24,7 +24,7 @@ from cachepolicy.reasons import RefusalReason
 from service.backends.blockers import Blocker, paths_of, place_of_call
 from service.backends.staging import resolve
 from service.backends.watch import Watch
-from service.errors import CaptureRefused
+from service.errors import CaptureRefused, said
 from service.models.loaded import TORCH_DTYPES, LoadedModel
 from service.models.spec import Variant
 
@@ -97,7 +97,7 @@ def record_program(
         except DynamicOutputShapeException as error:
             raise CaptureRefused(RefusalReason.DATA_DEPENDENT, str(error.func)) from error
         except Exception as error:
-            reason = RefusalReason.SYNC if any(text in str(error) for text in _NO_DATA) else RefusalReason.CAPTURE_ERROR
+            reason = RefusalReason.SYNC if any(text in said(error) for text in _NO_DATA) else RefusalReason.CAPTURE_ERROR
             raise Blocker.of_error(reason, error, paths_of(twin)).refusal() from error
         finally:
             torch.clear_autocast_cache()

@@ -10,6 +10,7 @@ from torch import nn
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.keys import GraphKey, Signature
+from service.errors import ModelRaised, ends_the_program
 from service.models.spec import ModelSpec, Variant
 from service.tensors import Datatype
 
@@ -52,9 +53,17 @@ class LoadedModel:
     def forward(self, inputs: dict[str, torch.Tensor], variant: Variant) -> dict[str, torch.Tensor]:
         """Run the step. Inputs go by keyword, variant choices as string keywords; outputs come back by declared name, in order.
 
-        Raises ValueError where the outputs are not the declared ones; whatever the model raises passes through.
+        Raises ValueError where the outputs are not the declared ones; an Exception of the model passes through. What is none
+        (SystemExit, CancelledError) would end the thread or the task that meets it, and comes as ModelRaised.
         """
-        return name_outputs(self.module(**inputs, **dict(variant)), [output.name for output in self.spec.outputs])
+        try:
+            return name_outputs(self.module(**inputs, **dict(variant)), [output.name for output in self.spec.outputs])
+        except Exception:
+            raise
+        except BaseException as error:
+            if ends_the_program(error):
+                raise
+            raise ModelRaised(error) from error
 
     def signature(self, environment: str, variant: Variant) -> Signature:
         """What this model's graphs of a variant depend on, buckets aside."""

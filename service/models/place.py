@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.errors import ConfigError
+from service.errors import ConfigError, ends_the_program, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Place:
             yield
         except ConfigError:
             raise
-        except (Exception, SystemExit) as error:
-            problem = " ".join(str(error).split())[:500]
+        except BaseException as error:
+            if ends_the_program(error):
+                raise
+            problem = " ".join(said(error).split())[:500]
             raise self.error(f"{doing} raised {type(error).__name__}: {problem}") from error

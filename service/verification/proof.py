@@ -16,7 +16,7 @@ from typing import TypeVar
 from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend, Outputs, Padding, Recording
-from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory
+from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory, told
 from service.lane import Lane
 from service.models.loaded import LoadedModel
 from service.models.spec import Shape, Variant
@@ -170,7 +170,7 @@ class _Case:
                     raise CaptureRefused(RefusalReason.MISMATCH, f"eager raises {expected}, the replay answers ({kind} values)")
                 continue
             if isinstance(got, Exception):
-                raise CaptureRefused(RefusalReason.MISMATCH, f"the replay raised {type(got).__name__}: {got} ({kind} values)")
+                raise CaptureRefused(RefusalReason.MISMATCH, f"the replay raised {told(got)} ({kind} values)")
             self._scales[kind] = self.comparer.scales(expected, alike=kind is Kind.SAME)
             if kind is Kind.NATURAL:
                 self.comparer.learn_magnitude(self._scales[kind])
@@ -215,7 +215,7 @@ class _Case:
     # -- is padding right?
 
     def _padding_problem(self, padding: Padding) -> str:
-        tried = told = 0
+        tried = telling = 0
         for kind, shape in self._smaller():
             if kind not in self._scales:
                 continue
@@ -229,13 +229,13 @@ class _Case:
                     continue
                 return f"eager raises {expected}, the replay answers ({where})"
             if isinstance(got, Exception):
-                return f"the replay raised {type(got).__name__}: {got} ({where})"
+                return f"the replay raised {told(got)} ({where})"
             found = self.comparer.problem(expected, got, self._scales[kind]) or state_problem
             if found:
                 return f"{found} ({where})"
             tried += 1
-            told += self.comparer.telling(expected)
-        if 2 * told < tried:
+            telling += self.comparer.telling(expected)
+        if 2 * telling < tried:
             return "most answers are hardly anywhere finite, which proves nothing"
         return self._problem_alone(padding) if self._feels_other_rows else ""
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from service.errors import NotYetProvable
+from service.errors import NotYetProvable, ends_the_program, told
 from service.models.loaded import LoadedModel
 from service.models.spec import InputSpec, ModelSpec, Shape
 from service.models.values import concrete
@@ -136,8 +136,10 @@ class Sampler:
         if self._model.examples is not None:
             try:
                 found = self._model.examples(rows, seed)
-            except Exception as error:
-                raise NotYetProvable(f"the model's examples raised {type(error).__name__}: {error}") from error
+            except BaseException as error:
+                if ends_the_program(error):
+                    raise
+                raise NotYetProvable(f"the model's examples raised {told(error)}") from error
             given = {name: _bits(tensor) for name, tensor in found.items()}
         elif self._from_requests:
             request = self._from_requests[seed % len(self._from_requests)]

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 import torch
 
-from service.errors import BadInput, DeadlinePassed, ModelRaised, Overloaded, Unavailable, UnknownModel
+from service.errors import BadInput, CaptureRefused, ConfigError, DeadlinePassed, ModelRaised, Overloaded, Unavailable, UnknownModel
 from service.messages import InferRequest, Path
 from service.recorder import Graph
 from service.serving import Node
@@ -108,6 +108,52 @@ async def test_a_model_that_raises_fails_its_own_request_only() -> None:
             await ask(node, "slow", {"x": torch.full((1, 4), -7.0)})
         reply = await ask(node, "slow", {"x": torch.zeros(1, 4)})
         assert value(reply.outputs["output"]).tolist() == [[1.0] * 4]
+
+
+RAISING = f"""
+worker: {{allowed_factories: ["file:{MODULES}/*.py"]}}
+models:
+  - {{name: raising, factory: "file:{MODULES}/raising.py", args: {{kind: raising}}, axes: {{batch: {{max: 8}}}}}}
+  - {{name: leaving, factory: "file:{MODULES}/raising.py", args: {{kind: leaving}}, axes: {{batch: {{max: 4, buckets: [4]}}}}}}
+"""
+
+
+async def test_whatever_a_model_raises_fails_its_own_request_only() -> None:
+    """SystemExit and the like name their type and end neither the lane nor the capturer; so does an error whose text raises."""
+    names = ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit", "BaseException", "Mute")
+    async with running("cpu", RAISING) as node:
+        for number, name in enumerate(names, 1):
+            with pytest.raises(ModelRaised, match=f"^{name}: "):
+                await ask(node, "raising", {"x": torch.full((1, 4), float(number))})
+        reply = await ask(node, "raising", {"x": torch.zeros(1, 4)})
+        assert value(reply.outputs["output"]).tolist() == [[1.0] * 4]
+
+
+async def test_the_lane_outlives_its_items() -> None:
+    """Even one that breaks its promise to never raise."""
+
+    def leave() -> None:
+        raise SystemExit
+
+    async with running("cpu", AFFINE) as node:
+        node.lane.post(leave)
+        assert (await ask(node, "affine", {"input": torch.zeros(1, 4)})).outputs
+
+
+async def test_a_step_that_leaves_while_it_is_recorded_is_refused() -> None:
+    """The capturer names what was raised and goes on."""
+    async with running("cpu", RAISING) as node:
+        with pytest.raises(CaptureRefused, match="SystemExit: 3"):
+            await node.admin.warm("leaving", "", {"batch": 4}, {}, force=True)
+        with pytest.raises(CaptureRefused):
+            await node.admin.warm("leaving", "", {"batch": 4}, {}, force=True)
+
+
+async def test_a_factory_that_raises_no_exception_is_a_configuration_error() -> None:
+    """CancelledError out of a factory would end the load's task."""
+    async with running("cpu", RAISING) as node:
+        with pytest.raises(ConfigError, match="raised CancelledError: in the factory"):
+            await node.admin.load(f"{{name: never, factory: 'file:{MODULES}/raising.py', args: {{kind: never}}}}")
 
 
 async def test_one_culprit_does_not_fail_the_batch_it_was_merged_into() -> None:
