@@ -20,6 +20,7 @@ from service.errors import DeadlinePassed
 from service.messages import Outcome
 from service.models.spec import Variant
 from service.registry import ServedModel
+from service.telemetry.tracing import RequestTrace
 from service.tensors import HostTensor
 
 
@@ -43,6 +44,7 @@ class Ticket:
     future: asyncio.Future[PartResult]
     slots: frozenset[Hashable] = frozenset()
     alone: bool = False
+    trace: RequestTrace | None = None
     enqueued: float = field(default_factory=monotonic)
 
     @property

@@ -30,6 +30,7 @@ from service.models.spec import Shape, Variant
 from service.progress import UNKNOWN, Progress, Stage
 from service.recorder import Graph, Recorder
 from service.review import Review
+from service.telemetry.tracing import Value
 
 if TYPE_CHECKING:
     from service.registry import ServedModel
@@ -276,7 +277,7 @@ class Capturer:
             return
         try:
             for action in actions:
-                if self._closing.is_set() or self._jobs.any(Turn.ASKED) or not self._carry_out(action):
+                if self._closing.is_set() or self._jobs.any(Turn.ASKED) or not self._carry_out(action, len(actions)):
                     break
         except (CaptureRefused, NotYetProvable, Conflict) as refusal:
             log.info("not captured: %s", refusal)
@@ -290,14 +291,19 @@ class Capturer:
             self._costs.charge_captures((busy_s - before) / (now - since))
             self._window = (now, busy_s)
 
-    def _carry_out(self, action: Action) -> bool:
+    def _carry_out(self, action: Action, among: int) -> bool:
         match action:
             case Evict(key):
-                return self._recorder.evict(key, patient=True)
+                return self._recorder.evict(key, "the policy keeps what saves more", patient=True)
             case Rebuild(signature):
                 return self._rebuild({entry.arena for entry in self.cache.resident(signature)})
-            case Capture(key):
-                self._capture(key)
+            case Capture(key, gain_s):
+                why: dict[str, Value] = {
+                    "graphcache.cause": "policy",
+                    "graphcache.predicted_gain_ms": gain_s * 1e3,
+                    "graphcache.candidates": among,
+                }
+                self._capture(key, why)
                 return True
 
     def _count_shadow(self, actions: Iterable[Action]) -> None:
@@ -339,12 +345,12 @@ class Capturer:
         progress = self._progress.get(key)
         if progress is not None and progress.stage is Stage.REFUSED and not force:
             raise CaptureRefused(progress.reason or RefusalReason.CAPTURE_ERROR, progress.detail)
-        entry = self._capture(key, force=force, known=known)
+        entry = self._capture(key, {"graphcache.cause": "asked for", "graphcache.forced": force}, force=force, known=known)
         if force:
             self._admission.pardon(key)
         return entry
 
-    def _capture(self, key: GraphKey, *, force: bool = False, known: bool = False) -> GraphEntry:
+    def _capture(self, key: GraphKey, why: Mapping[str, Value], *, force: bool = False, known: bool = False) -> GraphEntry:
         """Have a graph made. Raises what the recorder raises, and remembers refusals."""
         found = self._served.get(key.signature)
         if found is None:
@@ -352,7 +358,7 @@ class Capturer:
             raise Conflict(_SUPERSEDED)
         try:
             with self._while(lambda: key.signature in self._served):
-                return self._recorder.capture(*found, key, force=force, known=known)
+                return self._recorder.capture(*found, key, why, force=force, known=known)
         except CaptureRefused as refusal:
             if refusal.reason is RefusalReason.UNSUPPORTED_MODE:  # the mode's business, and over as soon as that changes
                 self._progress.drop(key)
@@ -374,7 +380,7 @@ class Capturer:
 
     def _evict_all(self, keys: list[GraphKey]) -> int:
         entries = [entry for key in keys if (entry := self.cache.get(key)) is not None]
-        gone = [entry for entry in entries if self._recorder.evict(entry.key, patient=True)]
+        gone = [entry for entry in entries if self._recorder.evict(entry.key, "asked for", patient=True)]
         for arena in {entry.arena for entry in gone if entry.arena}:
             top = max(entry.key.bucket.volume for entry in gone if entry.arena == arena)
             left = [entry.key.bucket.volume for entry in self.cache if entry.arena == arena]
@@ -387,10 +393,12 @@ class Capturer:
         members = [entry for entry in self.cache if entry.arena and entry.arena in arenas]
         if any(entry.pinned for entry in members):  # the arena would not empty
             return False
-        dropped = [entry for entry in members if self._recorder.evict(entry.key, patient=True)]
+        why = "its arena is made anew"
+        dropped = [entry for entry in members if self._recorder.evict(entry.key, why, patient=True)]
         for entry in sorted(dropped, key=lambda entry: -entry.key.bucket.volume):
             try:
-                self._capture(entry.key, force=isinstance(entry.payload, Graph) and entry.payload.forced, known=True)
+                forced = isinstance(entry.payload, Graph) and entry.payload.forced
+                self._capture(entry.key, {"graphcache.cause": why}, force=forced, known=True)
             except (CaptureRefused, NotYetProvable, Conflict) as refusal:
                 log.warning("not captured again: %s", refusal)
         return True
@@ -404,7 +412,7 @@ class Capturer:
     def _discard(self, entry: GraphEntry, refusal: CaptureRefused | None) -> None:
         if self.cache.get(entry.key) is entry:
             self.cache.pin(entry.key, pinned=False)
-            self._recorder.evict(entry.key, patient=True)
+            self._recorder.evict(entry.key, "its replay failed" if refusal is None else str(refusal), patient=True)
             if refusal is not None:
                 self._refuse(entry.key, refusal)
 

@@ -39,6 +39,21 @@ class Compile(StrEnum):
     INDUCTOR = "inductor"
 
 
+class Keep(StrEnum):
+    """What is traced whatever the sampling. Errors are all requests that got no answer; slow ones by their model's own measure."""
+
+    FALLBACK = "fallback"
+    ERROR = "error"
+    SLOW = "slow"
+
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class Phase(StrEnum):
     """Which step of generation a model is: phases have graphs and costs of their own."""
 

@@ -17,7 +17,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, Strict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from service.choices import Above, ArenaScope, Compile, Fill, Phase, Rows
+from service.choices import Above, ArenaScope, Compile, Fill, Keep, LogFormat, Phase, Rows
 from service.documents import override, parse_yaml
 from service.errors import ConfigError
 from service.messages import GraphMode
@@ -30,11 +30,7 @@ NOT_BUILT: Mapping[str, tuple[object, ...]] = {
     "worker.tls": (),
     "cache.capture.max_nodes": (),
     "requests": (),
-    "telemetry.otlp": ("none",),
-    "telemetry.sample": ("1%",),
-    "telemetry.keep": (["fallback", "error", "slow"],),
     "telemetry.metrics": ("prometheus",),
-    "telemetry.logs": ("text",),
 }
 
 _DEVICE = re.compile(r"auto|cpu|cuda:\d+")
@@ -44,6 +40,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def _address(value: str) -> str:
     return parse_address(value) if value else ""
+
+
+def _collector(value: object) -> object:
+    if value is None or value == "none":
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"must be none, http://host:port, https://host:port or host:port, not {value!r}")  # noqa: TRY004 (as above)
+    scheme, separator, rest = value.rpartition("://")
+    if separator and scheme not in ("http", "https"):
+        raise ValueError(f"must be none, http://host:port, https://host:port or host:port, not {value!r}")
+    parse_address(rest)
+    return value
 
 
 def _present(value: str) -> str:
@@ -184,7 +192,12 @@ class CacheConfig(Section):
 
 
 class TelemetryConfig(Section):
-    """Spans, metrics and logs: every key is in NOT_BUILT as yet."""
+    """Traces and logs. `otlp` is a collector's address, None where nothing is traced; `keep` adds to the sampled share."""
+
+    otlp: Annotated[str | None, BeforeValidator(_collector)] = None
+    sample: Share = 0.01
+    keep: frozenset[Keep] = frozenset(Keep)
+    logs: LogFormat = LogFormat.TEXT
 
 
 class InputConfig(Section):
@@ -281,6 +294,7 @@ class Config:
     base_dir: Path
     worker: WorkerConfig
     cache: CacheConfig
+    telemetry: TelemetryConfig
     profile_store: str
     models: tuple[ModelConfig, ...]
 
@@ -325,7 +339,7 @@ def _load_file(path: Path, sets: Sequence[str]) -> Config:
     problems = list(_contradictions(document))
     if problems:
         raise ConfigError("\n".join(problems))
-    return Config(path.parent.resolve(), document.worker, document.cache, document.profile_store, document.models)
+    return Config(path.parent.resolve(), document.worker, document.cache, document.telemetry, document.profile_store, document.models)
 
 
 def _validate(raw: dict[object, object]) -> _Document:

@@ -26,6 +26,7 @@ from service.models.spec import Variant
 from service.recorder import Graph
 from service.registry import ServedModel
 from service.routing import Eager, Replay, Router
+from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:  # loads torch, which the flow itself has no use for
@@ -64,6 +65,8 @@ class Executor:
         parts = [ticket.part for ticket in tickets]
         batch = Batch.of(parts, served.spec.batch_axis)
         decided = route = self._router.route(served, variant, batch.shape)
+        traces = [ticket.trace for ticket in tickets if ticket.trace is not None]
+        predicted_s = self._predicted(served, variant, route, batch) if traces else None
         answers: Sequence[Outputs | Exception] = ()
         if isinstance(route, Replay):
             served_by = self._replay(route.entry, batch)
@@ -80,6 +83,9 @@ class Executor:
             for ticket, answer in zip(tickets, answers, strict=True)
         ]
 
+        if traces:
+            tracing.ran(traces, started, now, outcome, predicted_s)
+
         def settle() -> None:
             self._router.count(served, variant, batch.shape, decided)
             served.counters.batch(outcome.batch_rows, now - started)
@@ -92,6 +98,13 @@ class Executor:
                 self._count_eager(served, variant, route, batch, outcome.execute_s)
 
         return Execution(results, settle)
+
+    def _predicted(self, served: ServedModel, variant: Variant, route: Replay | Eager, batch: Batch) -> float | None:
+        """Seconds that the run was expected to take."""
+        if isinstance(route, Replay):
+            return self._costs.replay(route.entry.key.signature, route.entry.key.bucket)
+        fit = served.ladder.fit(batch.shape)
+        return None if fit is None else self._costs.eager(served.signature(variant), fit)
 
     def make_room(self) -> Future[int]:
         """Evict every graph that may go, for a step that found no device memory; graphs come back as traffic earns them."""

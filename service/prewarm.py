@@ -33,6 +33,7 @@ from service.profiling import Profiling, costs_by_bucket
 from service.registry import Registry, ServedModel
 from service.stores.base import CostRecord
 from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import Operation, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Prewarm:
     costs: CostTable
     profiling: Profiling
     metrics: Metrics
+    tracer: Tracer | None
     min_gain: float
     plans: bool  # False: only what is listed
     watch: Callable[[Progress], None] = lambda _: None
@@ -102,6 +104,10 @@ class Prewarm:
         progress.over = True
         self._report()
         log.info("prewarm: %d graphs in %.1f s, %d refused", progress.captured, monotonic() - started, progress.refused)
+        if self.tracer is not None:
+            counts = {"graphcache.captured": progress.captured, "graphcache.refused": progress.refused}
+            decision = {"graphcache.planned": progress.planned, "graphcache.budget_bytes": self.capturer.cache.budget}
+            self.tracer.operation(Operation("graphcache.prewarm", started, monotonic(), counts, decision))
 
     async def usual(self) -> None:
         """To be called after `run`: a few buckets of what has no profile, as long as there is time and room left."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,7 @@ from service.messages import GraphMode
 from service.models.spec import Shape, Variant
 from service.progress import Progress, ProgressTable, Stage
 from service.snapshot import Happening
+from service.telemetry.tracing import Operation, Step, Value
 from service.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from service.registry import ServedModel
     from service.telemetry.journal import Journal
     from service.telemetry.metrics import Metrics
+    from service.telemetry.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +89,7 @@ class Recorder:
         timer: Timer,
         metrics: Metrics,
         journal: Journal,
+        tracer: Tracer | None,
         *,
         own_pools: bool,
         min_gain: float,
@@ -104,17 +108,21 @@ class Recorder:
         self._timer = timer
         self._metrics = metrics
         self._journal = journal
+        self._tracer = tracer
+        self._steps: list[Step] = []  # of the capture in hand
         self._own_pools = own_pools
         self._min_gain = min_gain
         self._drift = drift
 
     # -- making
 
-    def capture(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool = False, known: bool = False) -> GraphEntry:
-        """Make the graph resident. Neither a forced one nor one that is known to pay has to show its profit; all are proven.
+    def capture(
+        self, served: ServedModel, variant: Variant, key: GraphKey, why: Mapping[str, Value], *, force: bool = False, known: bool = False
+    ) -> GraphEntry:
+        """Make the graph resident; `why` is told by its trace.
 
-        Raises CaptureRefused for whatever stands against it (memory included), NotYetProvable, DeviceLost; Conflict where the model
-        was unloaded or reloaded meanwhile.
+        Neither a forced one nor one that is known to pay has to show its profit; all are proven. Raises CaptureRefused for whatever stands
+        against it (memory included), NotYetProvable, DeviceLost; Conflict where the model was unloaded or reloaded meanwhile.
         """
         resident = self._cache.get(key)
         if resident is not None:
@@ -124,14 +132,20 @@ class Recorder:
         if drifted := self._drift(served.surroundings.settings):
             raise CaptureRefused(RefusalReason.UNSUPPORTED_MODE, drifted)
         model, started = served.spec.name, monotonic()
+        self._steps = []
+        decision = {**why, "graphcache.budget_bytes": self._cache.budget, "graphcache.used_bytes": self._cache.used}
         try:
             entry = self._named(served, variant, key, force=force, known=known)
         except CaptureRefused as refusal:
             self._metrics.capture(model, refusal.reason)
             self._journal.happened(Happening.REFUSED, key, seconds=monotonic() - started, detail=str(refusal))
+            result: Mapping[str, Value] = {"graphcache.result": str(refusal.reason)}
+            self._trace("graphcache.capture", key, started, decision, result, self._steps, str(refusal))
             raise
         self._metrics.capture(model, "ok")
         self._journal.happened(Happening.CAPTURED, key, seconds=monotonic() - started, size=entry.bytes)
+        result = {"graphcache.result": "ok", "graphcache.bytes": entry.bytes}
+        self._trace("graphcache.capture", key, started, decision, result, self._steps)
         return entry
 
     def _named(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool, known: bool) -> GraphEntry:
@@ -149,19 +163,23 @@ class Recorder:
     def _capture(self, served: ServedModel, variant: Variant, key: GraphKey, *, force: bool, known: bool) -> GraphEntry:
         loaded, started = served.loaded, monotonic()
         self.progress.note(key, Progress(Stage.CAPTURING))
-        self._verifier.judge(loaded, variant, self._lane)
+        with self._step("graphcache.judge"):
+            self._verifier.judge(loaded, variant, self._lane)
         self._make_room(key)
-        recording = self._backend.record(loaded, variant, key.bucket, own_pool=self._own_pools)
+        with self._step("graphcache.record"):
+            recording = self._backend.record(loaded, variant, key.bucket, own_pool=self._own_pools)
         self._ledger.recorded(recording)
         try:
             # What a capture costs is what it keeps from requests: the proof and the measurement make way for them.
             self._costs.observe_capture(key.signature, key.bucket, recording.timings.total, recording.bytes, recording.arena_bytes)
             self.progress.note(key, Progress(Stage.VERIFYING))
             recorded = monotonic()
-            verdict = self._verifier.verify(loaded, variant, recording, self._lane)
+            with self._step("graphcache.verify"):
+                verdict = self._verifier.verify(loaded, variant, recording, self._lane)
             verified = monotonic()
             if not (force or known):
-                self._require_profit(loaded, variant, key, recording, verdict)
+                with self._step("graphcache.measure"):
+                    self._require_profit(loaded, variant, key, recording, verdict)
             entry = self._admit(key, Graph(recording, verdict.padding, force), verdict)
         except BaseException:
             self._lane.barrier()
@@ -182,7 +200,7 @@ class Recorder:
         high = self._cache.arena_bytes(resident[0].arena) if resident else 0
         need = prices.own[0] + max(0, prices.top[0] - high)
         if need <= self._cache.budget:
-            self.retire(self._cache.make_room(need, monotonic()))
+            self.retire(self._cache.make_room(need, monotonic()), f"room for {key}")
         short = self._ledger.lacks(need)
         if short:
             raise CaptureRefused(RefusalReason.OUT_OF_MEMORY, f"needs about {need} bytes, {short} more than the device has left")
@@ -216,12 +234,40 @@ class Recorder:
         except DoesNotFit as error:
             raise CaptureRefused(RefusalReason.MEMORY_BUDGET, str(error)) from error
         self.progress.drop(key)
-        self.retire(victims)
+        self.retire(victims, f"room for {key}")
         return entry
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        began, steps = monotonic(), self._steps
+        try:
+            yield
+        finally:
+            steps.append(Step(name, began, monotonic()))
+
+    def _trace(
+        self,
+        name: str,
+        key: GraphKey,
+        began: float,
+        decision: Mapping[str, Value],
+        attributes: Mapping[str, Value],
+        steps: Sequence[Step] = (),
+        problem: str = "",
+    ) -> None:
+        if self._tracer is None:
+            return
+        graph = {
+            "graphcache.model": key.signature.weights.partition(":")[0],
+            "graphcache.variant": ",".join(f"{choice}={value}" for choice, value in key.signature.variant),
+            "graphcache.bucket": str(key.bucket),
+            "graphcache.key": key.fingerprint(),
+        }
+        self._tracer.operation(Operation(name, began, monotonic(), {**graph, **attributes}, decision, steps, problem))
 
     # -- unmaking
 
-    def evict(self, key: GraphKey, *, patient: bool = False) -> bool:
+    def evict(self, key: GraphKey, why: str, *, patient: bool = False) -> bool:
         """Evict one graph unless it is pinned; `patient` waits for the replay that has it in use. Whether it is gone."""
         entry = self._cache.evict(key)
         for _ in range(_PATIENCE):
@@ -231,24 +277,29 @@ class Recorder:
             self._lane.barrier()
             entry = self._cache.evict(key)
         if entry is not None:
-            self.retire([entry])
+            self.retire([entry], why)
         return entry is not None
 
     def resize(self, budget: int) -> None:
         """Change the budget and destroy what no longer fits, in-use graphs after their replay."""
         for _ in range(_PATIENCE):
-            self.retire(self._cache.resize(budget, monotonic()))
+            self.retire(self._cache.resize(budget, monotonic()), f"a budget of {budget} bytes")
             if self._cache.used <= budget:
                 break
             self._lane.barrier()
 
-    def retire(self, victims: list[GraphEntry]) -> None:
+    def retire(self, victims: list[GraphEntry], why: str) -> None:
         """Destroy what the cache has evicted."""
+        began = monotonic()
         for victim in victims:
             self.progress.note(victim.key, Progress(Stage.EVICTED))
             self._metrics.eviction(victim.key.signature.weights.partition(":")[0])
             self._journal.happened(Happening.EVICTED, victim.key, size=victim.bytes)
         self.destroy(victims)
+        for victim in victims:
+            decision: dict[str, Value] = {"graphcache.cause": why, "graphcache.candidates": len(self._cache) + len(victims)}
+            found = {"graphcache.bytes": victim.bytes, "graphcache.hits": victim.hits, "graphcache.saved_ms": victim.saved_s * 1e3}
+            self._trace("graphcache.evict", victim.key, began, {**decision, "graphcache.budget_bytes": self._cache.budget}, found)
 
     def forget(self, signatures: Sequence[Signature]) -> None:
         """Nothing is known of these signatures any more."""

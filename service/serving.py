@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import torch
 import uvloop
@@ -26,7 +27,7 @@ from service.backends.environment import Settings
 from service.backends.opening import open_backend
 from service.capturer import Capturer
 from service.choices import ArenaScope, Compile
-from service.config import Config, ModelConfig, WorkerConfig, parse_model
+from service.config import Config, ModelConfig, TelemetryConfig, WorkerConfig, parse_model
 from service.errors import CaptureRefused, ConfigError, DeviceLost
 from service.execution import Executor
 from service.lane import BackgroundLane, LaneThread
@@ -43,6 +44,7 @@ from service.rpc.address import Listen
 from service.rpc.health import OVERALL, HealthState, ProbeServer
 from service.rpc.server import SERVICES, Limits, Servers
 from service.stores.opening import open_store
+from service.telemetry import logs
 from service.telemetry.alarm import GraphsOff
 from service.telemetry.device import DeviceMonitor
 from service.telemetry.endings import Endings
@@ -50,8 +52,12 @@ from service.telemetry.http import MetricsServer, View
 from service.telemetry.journal import Journal
 from service.telemetry.metrics import Metrics
 from service.telemetry.pulse import Pulse
+from service.telemetry.tracing import Tracer
 from service.verification import Accepted, Audit, Mismatch, Proof, Stopwatch
 from service.worker import Worker
+
+if TYPE_CHECKING:
+    from service.telemetry.export import Exporting
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +77,7 @@ def serve(config: Config, announce: Callable[[str], None] = _print, watch: Calla
 
     `announce` gets the line with the addresses, `watch` the progress of what is captured before traffic.
     """
+    logs.configure(config.telemetry.logs)
     return uvloop.run(_serve(config, announce, watch))
 
 
@@ -106,6 +113,8 @@ async def _serve(config: Config, announce: Callable[[str], None], watch: Callabl
             await _leave(node, 0.0 if lost else config.worker.drain)
     finally:
         await node.profiling.close()
+        if node.exporting is not None:
+            await asyncio.to_thread(node.exporting.close)
         if not lost:  # what a lost device holds can't be given back
             await asyncio.to_thread(node.close)
     return EXIT_DEVICE_LOST if lost else 0
@@ -124,6 +133,7 @@ async def _servers(config: WorkerConfig, node: Node) -> AsyncIterator[str]:
         listen=Listen("worker.listen", config.listen),
         admin_listen=Listen("worker.admin_listen", config.admin_listen) if config.admin_listen else None,
         limits=limits,
+        tracer=node.tracer,
     )
     probe = ProbeServer(node.health, Listen("worker.probe_listen", config.probe_listen)) if config.probe_listen else None
     metrics = MetricsServer(
@@ -184,6 +194,8 @@ class Node:
     pulse: Pulse
     profiling: Profiling
     prewarm: Prewarm
+    tracer: Tracer | None
+    exporting: Exporting | None
 
     def close(self) -> None:
         """Destroy all graphs and let go of the device."""
@@ -200,6 +212,9 @@ def assemble(config: Config) -> Node:
     registry, costs, metrics, health = Registry(), CostTable(GUESSES), Metrics(), HealthState(SERVICES)
     journal, alarm, monitor = Journal(), GraphsOff(), DeviceMonitor(_uuid(backend.device))
     costs.charge_captures(0.0)  # nothing runs yet
+    name, nonce = config.worker.name or socket.gethostname(), token_hex(3)
+    exporting = _exporting(config.telemetry, config.worker.name or f"{name}-{nonce}", metrics)
+    tracer = Tracer(exporting, ratio=config.telemetry.sample, keep=config.telemetry.keep) if exporting else None
     cache = GraphCache(_budget(config, backend))
 
     def load(model: ModelConfig, generation: int) -> LoadedModel:
@@ -236,6 +251,7 @@ def assemble(config: Config) -> Node:
         Stopwatch(backend, accepted, idle),
         metrics,
         journal,
+        tracer,
         own_pools=config.cache.arena is ArenaScope.GRAPH,
         min_gain=capture.min_gain,
         drift=settings.drift,
@@ -263,7 +279,6 @@ def assemble(config: Config) -> Node:
     audit = Audit(backend, lane, proof.standard, retire, every=round(1 / config.cache.audit) if config.cache.audit else 0)
     router = Router(cache, capturer, settings.drift)
     endings = Endings(metrics, alarm, journal)
-    name, nonce = config.worker.name or socket.gethostname(), token_hex(3)
     worker = Worker(
         config.worker.name or f"{name}-{nonce}",
         lane,
@@ -289,8 +304,16 @@ def assemble(config: Config) -> Node:
     store = open_store(config.profile_store, config.state_dir, lambda: metrics.profile_store_error("record"))
     profiling = Profiling(store, recorder.traffic, cache, costs, backend.environment().device, metrics, f"{name}-{nonce}")
     plans = capture.background and not capture.shadow
-    prewarm = Prewarm(config.cache.prewarm, admin, capturer, registry, costs, profiling, metrics, min_gain=capture.min_gain, plans=plans)
-    return Node(worker, admin, capturer, lane, backend, health, observer, pulse, profiling, prewarm)
+    prewarm = Prewarm(config.cache.prewarm, admin, capturer, registry, costs, profiling, metrics, tracer, capture.min_gain, plans=plans)
+    return Node(worker, admin, capturer, lane, backend, health, observer, pulse, profiling, prewarm, tracer, exporting)
+
+
+def _exporting(config: TelemetryConfig, worker: str, metrics: Metrics) -> Exporting | None:
+    if config.otlp is None:
+        return None
+    from service.telemetry.export import open_exporting  # noqa: PLC0415 - takes a fifth of a second, and most workers trace nothing
+
+    return open_exporting(config.otlp, worker, metrics.telemetry_dropped)
 
 
 def _uuid(device: str) -> str:

@@ -24,7 +24,7 @@ from service.messages import InferReply, InferRequest, ModelStats, ModelStatus
 from service.models.spec import ModelSpec, Variant
 from service.parts import join, split
 from service.registry import Registry, ServedModel
-from service.telemetry import spans
+from service.telemetry import tracing
 from service.telemetry.endings import Endings
 from service.telemetry.metrics import UNKNOWN_MODEL
 
@@ -167,7 +167,6 @@ class Worker:
         outcome = reply.outcome
         served.counters.success(_rows(served, request), monotonic() - started, outcome.queue_s, outcome.execute_s)
         self._endings.answered(served, request, reply, started)
-        spans.record_execution(label, outcome)
         return reply
 
     async def _infer(self, served: ServedModel, request: InferRequest, started: float) -> InferReply:
@@ -186,6 +185,8 @@ class Worker:
             parts = split(spec, whole, served.max_rows)
         nbytes = request.nbytes
         self._admit(nbytes)
+        if (trace := tracing.current()) is not None:
+            trace.admitted = monotonic()
         if served.wants_samples:
             self._accepted.remember(spec.name, request.inputs)
         tickets: list[Ticket] = []
@@ -230,6 +231,7 @@ class Worker:
             deadline=math.inf if deadline is None else deadline,
             future=asyncio.get_running_loop().create_future(),
             slots=_slots(served.spec, part),
+            trace=tracing.current(),
             alone=not served.merges(variant) or other_axes is None or rows >= served.max_rows,
         )
         self._batcher.submit(ticket, other_axes)

@@ -19,9 +19,11 @@ from service.rpc.health import OVERALL, HealthState
 from service.rpc.ports import Inference
 from service.rpc.status import Context, answers_errors, status_of
 from service.rpc.streams import Streams
+from service.rpc.tracing import blame
 from service.tensors import Datatype, HostTensor
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+UNARY, STREAM = f"{SERVICE}/ModelInfer", f"{SERVICE}/ModelStreamInfer"
 PLATFORM = "graphcache"
 EXTENSIONS = ("model_configuration", "model_repository(index)", "statistics")
 
@@ -94,13 +96,15 @@ class InferenceServicer(GRPCInferenceServiceServicer):
                 plain = infer_request(request, context.time_remaining())
                 response = infer_response(await self._worker.infer(plain), request.id)
             except Exception as error:  # noqa: BLE001 - goes to the client by the table of statuses
+                status = status_of(error)
+                blame(status.code.name, error)
                 failed = pb.ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
-                return pb.ModelStreamInferResponse(error_message=status_of(error).message, infer_response=failed)
+                return pb.ModelStreamInferResponse(error_message=status.message, infer_response=failed)
             if _WANT_FINAL in request.parameters and request.parameters[_WANT_FINAL].bool_param:
                 response.parameters[_IS_FINAL].bool_param = True
             return pb.ModelStreamInferResponse(infer_response=response)
 
-        await self._streams.serve(request_iterator, answer, context)
+        await self._streams.serve(STREAM, request_iterator, answer, context)
 
     @answers_errors
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: Context) -> pb.ModelConfigResponse:

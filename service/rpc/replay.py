@@ -16,9 +16,11 @@ from service.rpc.codec import add_input, deadline_of, host_tensor, parameters_of
 from service.rpc.ports import Inference
 from service.rpc.status import Context, answers_errors, status_of
 from service.rpc.streams import Streams
+from service.rpc.tracing import blame
 from service.tensors import HostTensor
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ReplayService"].full_name
+UNARY, STREAM = f"{SERVICE}/Replay", f"{SERVICE}/ReplayStream"
 
 PATHS: dict[Path, pb.Path] = wire_enum(Path, pb.Path, "PATH")
 FALLBACKS: dict[FallbackReason, pb.FallbackReason] = wire_enum(FallbackReason, pb.FallbackReason, "FALLBACK_REASON")
@@ -53,10 +55,11 @@ class ReplayServicer(ReplayServiceServicer):
                 return pb.ReplayStreamResponse(id=request.id, response=replay_response(reply, request.id))
             except Exception as error:  # noqa: BLE001 - goes to the client by the table of statuses
                 status = status_of(error)
+                blame(status.code.name, error)
                 failed = pb.ReplayError(code=status.code.value[0], message=status.message, retry_after_ms=status.retry_after_ms)
                 return pb.ReplayStreamResponse(id=request.id, error=failed)
 
-        await self._streams.serve(request_iterator, answer, context)
+        await self._streams.serve(STREAM, request_iterator, answer, context)
 
     @answers_errors
     async def DescribeModel(self, request: pb.DescribeModelRequest, context: Context) -> pb.DescribeModelResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -17,7 +18,10 @@ from service.rpc.address import Listen, bind
 from service.rpc.observing import Watching
 from service.rpc.ports import Inference, Observations, Operations
 from service.rpc.streams import Streams
+from service.rpc.tracing import TracingInterceptor
+from service.telemetry.tracing import Tracer
 
+TRACED = frozenset({inference.UNARY, replay.UNARY})
 SERVICES = (inference.SERVICE, replay.SERVICE, admin.SERVICE)  # what health checks may ask for by name
 
 
@@ -42,10 +46,11 @@ class Servers:
         listen: Listen,
         admin_listen: Listen | None = None,
         limits: Limits = Limits(),
+        tracer: Tracer | None = None,
     ) -> None:
-        self._streams = Streams()
+        self._streams = Streams(tracer)
         self._watching = Watching(observations)
-        self._inference = _server(limits)
+        self._inference = _server(limits, () if tracer is None else (TracingInterceptor(tracer, TRACED),))
         add_GRPCInferenceServiceServicer_to_server(inference.InferenceServicer(worker, state, self._streams), self._inference)
         add_ReplayServiceServicer_to_server(replay.ReplayServicer(worker, self._streams), self._inference)
         health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(state), self._inference)
@@ -74,8 +79,9 @@ class Servers:
         await asyncio.gather(*(server.stop(grace_s) for server in (self._inference, self._admin) if server))
 
 
-def _server(limits: Limits) -> grpc.aio.Server:
+def _server(limits: Limits, interceptors: Sequence[TracingInterceptor] = ()) -> grpc.aio.Server:
     return grpc.aio.server(
+        interceptors=interceptors,
         options=(
             ("grpc.so_reuseport", 0),  # else a second worker would share the port in silence
             ("grpc.max_receive_message_length", limits.message),
@@ -85,5 +91,5 @@ def _server(limits: Limits) -> grpc.aio.Server:
             ("grpc.http.overload_protection", 0),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # routers ping idle connections; who pings faster is cut off
-        )
+        ),
     )

@@ -26,6 +26,7 @@ from service.errors import (
     Unavailable,
     UnknownModel,
 )
+from service.rpc.tracing import blame
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,9 @@ def answers_errors(
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the last line: nothing may reach grpc, which would tell the client its text
-            await abort(context, error)
+            status = status_of(error)
+            blame(status.code.name, error)
+            await context.abort(status.code, status.message, status.trailers)
 
     return answered
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from service.errors import Unavailable
 from service.rpc.status import Context, abort
+from service.rpc.tracing import Metadata, traced
+from service.telemetry.tracing import Tracer
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -18,7 +20,8 @@ IN_FLIGHT = 256  # requests per stream; beyond it nothing more is read, and the 
 class Streams:
     """The open streams of a server, so that a stop can end them: a client may hold an idle stream open forever."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        self._tracer = tracer
         self._reading: set[asyncio.Timeout] = set()
         self._closing = False
 
@@ -28,14 +31,18 @@ class Streams:
         for reading in self._reading:
             reading.reschedule(0)
 
-    async def serve(self, requests: AsyncIterable[Request], answer: Callable[[Request], Awaitable[Reply]], context: Context) -> None:
-        """Answer every request of a stream in a task of its own; `answer` must not raise."""
+    async def serve(
+        self, method: str, requests: AsyncIterable[Request], answer: Callable[[Request], Awaitable[Reply]], context: Context
+    ) -> None:
+        """Answer every request of a stream in a task of its own, with a trace of its own; `answer` must not raise."""
+        metadata: Metadata = context.invocation_metadata() or ()
         in_flight = asyncio.Semaphore(IN_FLIGHT)
         writing = asyncio.Lock()  # a stream takes one message at a time
 
         async def one(request: Request) -> None:
             try:
-                reply = await answer(request)
+                with traced(self._tracer, method, metadata, context):
+                    reply = await answer(request)
                 async with writing:
                     await context.write(reply)
             finally:

@@ -6,15 +6,19 @@ import math
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import hint_for
+from service.choices import Keep
 from service.messages import InferReply, InferRequest, Path
 from service.snapshot import Decision
+from service.telemetry import tracing
 from service.telemetry.journal import ID, Journal
-from service.telemetry.metrics import Metrics, kept_trace, size_class
+from service.telemetry.metrics import Metrics, size_class
 
 if TYPE_CHECKING:
     from service.registry import ServedModel
     from service.telemetry.alarm import GraphsOff
+    from service.telemetry.tracing import RequestTrace
 
 _DETAIL = 500  # characters of an error that are kept
 
@@ -31,7 +35,11 @@ class Endings:
         """An answer was given; `started` is when the request arrived, in monotonic seconds."""
         outcome, now = reply.outcome, monotonic()
         size = size_class(math.prod(reply.shape.values()), math.prod(axis.max for axis in served.spec.axes))
-        trace_id = kept_trace(sure=outcome.path is Path.EAGER)
+        trace = tracing.current()
+        trace_id = _kept(trace, Keep.FALLBACK if outcome.path is Path.EAGER else Keep.SLOW)
+        if trace is not None:
+            trace.model, trace.request_id, trace.result, trace.outcome = reply.model, request.request_id, str(outcome.path), outcome
+            trace.nearest = None if outcome.path is Path.REPLAY else outcome.bucket or _largest(served)
         self.metrics.served(reply.model, outcome, size, now - started, trace_id)
         self._alarm.count(reply.model, outcome.reason, outcome.detail, now)
         decision = Decision(
@@ -64,16 +72,30 @@ class Endings:
     def failed(self, label: str, request: InferRequest, outcome: str, detail: str, started: float) -> None:
         """No answer was given. `label` is the model's name where one is known; `outcome`: rejected, expired, cancelled or error."""
         self.metrics.failed(label, outcome)
+        trace = tracing.current()
+        if trace is not None:
+            trace.model, trace.request_id, trace.result = label, request.request_id, outcome
         self._journal.decided(
             Decision(
                 time(),
                 request.model[:_DETAIL],
                 request.version[:_DETAIL],
                 request.request_id[:ID],
-                kept_trace(sure=outcome != "cancelled"),
+                _kept(trace, Keep.ERROR),
                 {},
                 outcome,
                 detail=detail[:_DETAIL],
                 total_s=monotonic() - started,
             )
         )
+
+
+def _largest(served: ServedModel) -> Bucket:
+    return Bucket(tuple((name, sizes[-1]) for name, sizes in served.ladder.axes))
+
+
+def _kept(trace: RequestTrace | None, kind: Keep) -> str:
+    """The trace that tells of the request in hand, or "" where none is kept. Whether it is slow is not known yet."""
+    if trace is None or not (trace.sampled if kind is Keep.SLOW else trace.kept_for(kind)):
+        return ""
+    return trace.trace_id

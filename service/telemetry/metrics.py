@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from opentelemetry import trace
-
 from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import FallbackReason
 from service.messages import Outcome, Path
@@ -68,6 +66,8 @@ class Metrics:
             "graphcache_prediction_error_ratio", "Predicted against measured run time: |m - p| / p", _ERROR_RATIOS, "path"
         )
         self.loop_lag = r.histogram("graphcache_loop_lag_seconds", "How late the event loop runs what is due", _LAGS).of()
+        self._dropped = r.counter("graphcache_telemetry_dropped", "Traces that were worth keeping and could not be kept")
+        self._dropped.of()
         self._store_errors = r.counter(
             "graphcache_profile_store_errors", "Trouble with the profile store: reads, writes, records that are not valid", "op"
         )
@@ -149,6 +149,10 @@ class Metrics:
         """Count trouble with the profile store: "read", "write", or a "record" that is not valid."""
         self._store_errors.of(op).inc()
 
+    def telemetry_dropped(self, count: int) -> None:
+        """Count traces that were worth keeping and could not be kept."""
+        self._dropped.of().inc(count)
+
     def prewarm(self, planned: int, captured: int, refused: int, seconds: float) -> None:
         """How far capturing before traffic has come."""
         for state, count in (("planned", planned), ("captured", captured), ("refused", refused)):
@@ -197,13 +201,3 @@ class Metrics:
         found = _PathSeries(self._request.of(*labels, size), self._requests.of(*labels), self._queue.of(*labels), self._execute.of(*labels))
         self._paths[model, path, size] = found
         return found
-
-
-def kept_trace(*, sure: bool) -> str:
-    """The trace that tells of the request in hand, or "" where none will be kept: `sure` where it is whatever the sampling."""
-    span = trace.get_current_span()
-    context = span.get_span_context()
-    if not context.is_valid:
-        return ""
-    kept = context.trace_flags.sampled or (sure and span.is_recording())
-    return trace.format_trace_id(context.trace_id) if kept else ""

@@ -8,10 +8,6 @@ from pathlib import Path as FilePath
 
 import pytest
 import torch
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from safetensors.torch import save_file
 
 from service.errors import BadInput, CaptureRefused, ConfigError, Conflict, NotSupported, UnknownModel
@@ -224,24 +220,6 @@ async def test_the_series_of_a_model_end_with_its_last_version() -> None:
         assert 'model="affine"' in node.worker.metrics.registry.text()
         await node.admin.unload("affine")
         assert 'model="affine"' not in node.worker.metrics.registry.text()
-
-
-async def test_spans_are_named_by_the_path_and_carry_mode_and_reason() -> None:
-    """A replay and a fallback, as a tracer provider of the process sees them."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    async with running("cpu", BASE, ["cache.capture.background=false"]) as node:
-        await node.admin.warm("affine", "", {"batch": 2}, {}, force=True)
-        await ask(node, "affine", {"input": torch.randn(2, 4)})
-        node.admin.set_mode("affine", "", {}, "none", None)
-        await ask(node, "affine", {"input": torch.randn(2, 4)})
-    replayed, fallen = exporter.get_finished_spans()[-2:]
-    assert (replayed.name, fallen.name) == ("graphcache.replay", "graphcache.fallback")
-    assert fallen.attributes is not None
-    assert fallen.attributes["graphcache.fallback.reason"] == "disabled"
-    assert (fallen.attributes["graphcache.mode"], fallen.attributes["graphcache.mode.origin"]) == ("none", "rpc")
 
 
 async def test_the_hint_of_a_refusal_is_its_own() -> None:

@@ -166,8 +166,18 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path, text: str) -> None:
         ("worker.tls={certificate: a.pem}", "worker.tls: not built yet"),
         ("requests={shadow: false}", "requests: not built yet"),
         ("profile_store=memcached://me:secret@cache", "profile_store: must be sqlite, none, or a URL such as redis://host:6379"),
-        ("telemetry.otlp=http://collector:4317", "telemetry.otlp: not built yet"),
-        ("telemetry.logs=json", "telemetry.logs: not built yet"),
+        ("telemetry.metrics=otlp", "telemetry.metrics: not built yet"),
+        # telemetry
+        ("telemetry.otlp=http://collector:4317", None),
+        ("telemetry.otlp=collector:4317", None),
+        ("telemetry.otlp=collector", "telemetry.otlp: must be host:port or unix:/path, not 'collector'"),
+        (
+            "telemetry.otlp=ftp://collector:4317",
+            "telemetry.otlp: must be none, http://host:port, https://host:port or host:port, not 'ftp://collector:4317'",
+        ),
+        ("telemetry.sample=2", "telemetry.sample: must be a percentage such as 5%, not 2"),
+        ("telemetry.keep=[fallbacks]", "telemetry.keep[0]: must be 'fallback', 'error' or 'slow', not 'fallbacks'"),
+        ("telemetry.logs=xml", "telemetry.logs: must be 'text' or 'json', not 'xml'"),
         # overrides themselves
         ("worker.drain", "--set worker.drain: must look like a.b=value"),
         ("worker..drain=1s", "--set worker..drain=1s: must look like a.b=value"),

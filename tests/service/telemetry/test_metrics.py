@@ -6,9 +6,6 @@ import re
 
 import pytest
 import torch
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from cachepolicy.buckets import Bucket
@@ -17,8 +14,10 @@ from service.errors import BadInput, GraphcacheError, UnknownModel
 from service.messages import GraphMode, InferRequest
 from service.serving import Node
 from service.telemetry.metrics import SLOWER_REPLAY, Metrics, size_class
+from service.telemetry.tracing import Tracer, enter, leave
 from tests.harness import MODULES, ask, host, running
 from tests.instruments import slowed
+from tests.traced import Kept
 
 BASE = f"""
 worker: {{allowed_factories: ["file:{MODULES}/*.py"]}}
@@ -96,13 +95,15 @@ async def test_what_is_refused_as_unprofitable_loses_nothing() -> None:
 
 @pytest.mark.parametrize("sampled", [True, False])
 async def test_exemplars_name_traces_that_are_kept(sampled: bool) -> None:
-    """A sampled replay is one; where nothing is sampled or no span is open there is none."""
-    tracer = TracerProvider(sampler=ALWAYS_ON if sampled else ALWAYS_OFF).get_tracer("test")
+    """A sampled request has one; where nothing is kept, or no trace is made, there is none."""
+    tracer = Tracer(Kept(), ratio=float(sampled), keep=frozenset())
     async with running("cpu", BASE) as node:
         await ask(node, "affine", ROWS)
-        with tracer.start_as_current_span("request") as span:
-            await ask(node, "affine", ROWS)
-        wanted = {trace.format_trace_id(span.get_span_context().trace_id)} if sampled else set()
+        trace = tracer.begin("a method", None)
+        token = enter(trace)
+        await ask(node, "affine", ROWS)
+        leave(token)
+        wanted = {trace.trace_id} if sampled else set()
         text = node.worker.metrics.registry.text(openmetrics=True)
         found = {
             (family.name, sample.exemplar.labels["trace_id"])
