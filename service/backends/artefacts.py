@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 from time import time
 
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
 log = logging.getLogger(__name__)
 
 AT_MOST = 1 << 30  # bytes, of all environments together
@@ -31,7 +33,7 @@ def keep_compiled(folder: Path, environment: str, at_most: int = AT_MOST) -> Pat
     user has set TORCHINDUCTOR_CACHE_DIR that is left alone.
     """
     chosen = os.environ.get(_VARIABLE)
-    if chosen:
+    if chosen and chosen != default_cache_dir():  # which torch sets by itself as soon as it is loaded
         return Path(chosen)
     found = folder / environment
     try:

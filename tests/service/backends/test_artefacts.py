@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from service.backends.artefacts import keep_compiled
 
@@ -38,7 +39,8 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compiled(folder: Path) -> dict[Path, tuple[int, int]]:
     """Compile a little program in a process of its own; inode and time of the libraries after that."""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILE, str(folder)], check=True, capture_output=True, text=True)
+    unset = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILE, str(folder)], check=True, capture_output=True, text=True, env=unset)
     return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.rglob("*.so")}
 
 
@@ -99,6 +101,12 @@ def test_a_folder_that_the_user_has_chosen_is_left_alone(tmp_path: Path, monkeyp
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
     assert keep_compiled(tmp_path / "compiled", "e1") == tmp_path / "mine"
     assert not (tmp_path / "compiled").exists()
+
+
+def test_torchs_own_default_is_nobodys_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch writes it into the environment as it is loaded."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
+    assert keep_compiled(tmp_path / "compiled", "e1") == tmp_path / "compiled" / "e1"
 
 
 def test_the_oldest_environments_go_first(tmp_path: Path) -> None:
