@@ -104,7 +104,8 @@ class Admin:
             loaded = await asyncio.to_thread(self._load, config, generation)
             if loaded.spec != served.spec:
                 raise Conflict(f"model {served.id}: the reloaded model's inputs, outputs or axes differ; unload it and load the new one")
-            stale = served.replace(loaded, config, self._surroundings(), generation)
+            async with served.wholeness.changed():
+                stale = served.replace(loaded, config, self._surroundings(), generation)
             self._capturer.introduce(served)
             await asyncio.to_thread(self._settle, stale)
             self._want_all(served, served.spec.all_variants())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING
@@ -28,6 +31,40 @@ class Surroundings:
     settings: tuple[object, ...] = ()
 
 
+class Wholeness:
+    """Keeps weights from changing between the parts of one request. For the event loop; one change at a time."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._nothing_under_way, self._unchanging = asyncio.Event(), asyncio.Event()
+        self._nothing_under_way.set()
+        self._unchanging.set()
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Inside, the weights stay; waits for a change that is asked for."""
+        while not self._unchanging.is_set():
+            await self._unchanging.wait()
+        self._under_way += 1
+        self._nothing_under_way.clear()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._nothing_under_way.set()
+
+    @asynccontextmanager
+    async def changed(self) -> AsyncIterator[None]:
+        """Inside, the weights may be changed; requests in parts that have begun end before."""
+        self._unchanging.clear()
+        try:
+            await self._nothing_under_way.wait()
+            yield
+        finally:
+            self._unchanging.set()
+
+
 @dataclass(slots=True, eq=False)
 class ServedModel:
     """One version of a model. `loaded` is replaced by a reload; everything derived from the spec stays."""
@@ -41,6 +78,7 @@ class ServedModel:
     max_rows: int = field(init=False)
     wants_samples: bool = field(init=False)  # integers whose values only accepted requests can tell
     counters: ModelCounters = field(default_factory=ModelCounters)
+    wholeness: Wholeness = field(default_factory=Wholeness)
     _by_rows: bool = field(init=False)
     _may_split: bool = field(init=False)
     _proven: dict[Variant, bool] = field(default_factory=dict)  # whether rows were found independent

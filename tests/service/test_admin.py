@@ -24,6 +24,11 @@ models:
     axes: {{batch: {{max: 4, buckets: [2, 4]}}}}
   - {{<<: *affine, version: "2"}}
 """
+SPLIT = f"""
+worker: {{allowed_factories: ["file:{MODULES}/*.py"]}}
+models:
+  - {{name: affine, factory: "file:{MODULES}/affine.py", rows: independent, axes: {{batch: {{max: 4, buckets: [4], above: split}}}}}}
+"""
 SECOND = f"""
 name: second
 factory: file:{MODULES}/affine.py
@@ -106,6 +111,33 @@ async def test_no_old_answer_after_a_reload_is_confirmed(tmp_path: FilePath) -> 
         await asyncio.gather(*clients)
         assert {version for version, _ in seen} == {0, 1, 2}
         assert (2, Path.REPLAY) in seen
+
+
+async def test_no_reply_mixes_weights(tmp_path: FilePath) -> None:
+    """Requests that are served in parts, while weights are reloaded again and again: each is wholly of one load."""
+    files = []
+    for number in (2.0, 3.0):
+        files.append(tmp_path / f"w{number}.safetensors")
+        save_file({"weight": torch.full((2, 4), number), "bias": torch.zeros(2)}, files[-1])
+    async with running("cpu", SPLIT) as node:
+        await node.admin.reload("affine", "", str(files[0]))
+        seen: set[float] = set()
+        finished = asyncio.Event()
+
+        async def client() -> None:
+            while not finished.is_set():
+                reply = await ask(node, "affine", {"input": torch.ones(40, 4)})
+                assert reply.outcome.parts == 10
+                found = set(value(reply.outputs["output"]).flatten().tolist())
+                assert len(found) == 1, "a reply of two loads"
+                seen.update(found)
+
+        clients = [asyncio.create_task(client()) for _ in range(6)]
+        for number in range(12):
+            await node.admin.reload("affine", "", str(files[(number + 1) % 2]))
+        finished.set()
+        await asyncio.gather(*clients)
+        assert seen == {8.0, 12.0}
 
 
 async def test_a_reload_that_fails_leaves_the_old_version_serving(tmp_path: FilePath) -> None:
