@@ -65,6 +65,8 @@ EXIT_DEVICE_LOST = 77
 
 # Before anything was captured: a plain capture takes a few milliseconds and a few eager runs (docs/decisions/0025).
 GUESSES = Guesses(capture_s=0.004, capture_per_eager=5.0)
+_HOLDING_S = 0.3  # before the port closes: by then each client that is still sending has a call held in the worker
+_CLOSING_S = 0.05  # until gRPC takes no more calls
 RETRY_S = 60.0  # a refused graph is tried again after so long, then after twice as long, and so on
 
 
@@ -152,7 +154,10 @@ async def _servers(config: WorkerConfig, node: Node) -> AsyncIterator[str]:
         )
         yield addresses
     finally:
-        await servers.stop(config.drain)
+        stopping = asyncio.create_task(servers.stop(config.drain))
+        await asyncio.sleep(_CLOSING_S)
+        node.worker.release()
+        await stopping
         if probe:
             probe.stop()
         metrics.stop()
@@ -165,6 +170,8 @@ async def _leave(node: Node, drain_s: float) -> None:
         await asyncio.wait_for(node.worker.drain(), drain_s)
     except TimeoutError:
         log.warning("left with requests unanswered: the drain time of %s s has passed", drain_s)
+    node.worker.hold()
+    await asyncio.sleep(_HOLDING_S)
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

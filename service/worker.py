@@ -70,6 +70,8 @@ class Worker:
         self._waiting_bytes = 0
         self._prewarmed = False
         self._draining = False
+        self._refusing = asyncio.Event()  # cleared: who is to be refused waits for it
+        self._refusing.set()
         self._lost: DeviceLost | None = None
         self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
 
@@ -115,6 +117,18 @@ class Worker:
         self._draining = True
         await self._batcher.idle()
 
+    def hold(self) -> None:
+        """From now on what comes after the drain waits for `release` and is refused then.
+
+        gRPC cancels calls that it has not handed over yet while a port closes. Clients that send one call after the other have theirs
+        in here at that moment, and are told UNAVAILABLE.
+        """
+        self._refusing.clear()
+
+    def release(self) -> None:
+        """Refuse what was held."""
+        self._refusing.set()
+
     async def audit_when_idle(self) -> None:
         """Run kept replays again eagerly while no request waits, and one now and then where that never is; ends by being cancelled."""
         while True:
@@ -149,10 +163,9 @@ class Worker:
         started = monotonic()
         label = UNKNOWN_MODEL
         try:
-            if self._lost is not None:
-                raise self._lost
-            if self._draining:
-                raise Unavailable("the worker is draining")
+            if self._lost is not None or self._draining:
+                await self._refusing.wait()
+                raise self._lost or Unavailable("the worker is draining")
             served = self.registry.get(request.model, request.version)
             label = served.spec.name
             reply = await self._infer(served, request, started)
@@ -191,12 +204,14 @@ class Worker:
             self._accepted.remember(spec.name, request.inputs)
         tickets: list[Ticket] = []
         try:
-            tickets.extend(self._enqueue(served, variant, part, deadline) for part in parts)
             async with asyncio.timeout_at(None if deadline is None else _loop_time(deadline)):
-                if len(tickets) == 1:
+                if len(parts) == 1:
+                    tickets.append(self._enqueue(served, variant, whole, deadline))
                     result = await tickets[0].future
                 else:
-                    result = join(spec, await asyncio.gather(*(ticket.future for ticket in tickets)))
+                    async with served.wholeness.kept():
+                        tickets.extend(self._enqueue(served, variant, part, deadline) for part in parts)
+                        result = join(spec, await asyncio.gather(*(ticket.future for ticket in tickets)))
         except TimeoutError:
             raise DeadlinePassed("the deadline passed before the answer was there") from None
         finally:
