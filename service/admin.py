@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from time import monotonic, time
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from service.errors import BadInput, Conflict, NotSupported, Unavailable
 from service.lane import Lane
 from service.messages import BudgetChange, Explanation, GraphInfo, GraphMode, ModelState, ModelStatus, ModeState, Parameter, Path, Plan
 from service.models.spec import Shape, Variant
+from service.models.values import concrete
 from service.planner import Planner
 from service.progress import Stage
 from service.registry import Registry, ServedModel, Surroundings
@@ -46,8 +48,9 @@ class Admin:
         load: Load,
         parse: ParseModel,
         padding: Callable[[str, Bucket], float],
+        largest: int,
     ) -> None:
-        """`padding` tells the padded per real elements of the replays of a model's bucket so far."""
+        """`padding` tells the padded per real elements of the replays of a model's bucket so far; `largest` bounds a request's bytes."""
         self._registry = registry
         self._router = router
         self._cache = cache
@@ -58,6 +61,7 @@ class Admin:
         self._load = load
         self._parse = parse
         self._padding = padding
+        self._largest = largest
         self.on_unloaded: Callable[[str], None] = lambda _: None  # the last version of this model is gone
         self._changes = asyncio.Lock()  # one load, unload or reload at a time
 
@@ -139,7 +143,10 @@ class Admin:
     def explain(self, model: str, version: str, shape: Shape, parameters: Mapping[str, Parameter]) -> Explanation:
         """What would happen to a request of this shape now. Changes nothing."""
         served, variant = self._find(model, version, parameters)
-        shape = _complete(served, shape)
+        _check_shape(served, shape)
+        nbytes = sum(spec.datatype.itemsize * math.prod(concrete(spec.shape, shape)) for spec in served.spec.requested_inputs)
+        if nbytes > self._largest:
+            raise BadInput("", f"a request of this shape has {nbytes} bytes, above worker.limits.message, {self._largest}")
         rows = shape.get(served.spec.batch_axis, 1)
         if served.splits(variant) and rows > served.max_rows:
             shape = {**shape, served.spec.batch_axis: served.max_rows}
@@ -196,8 +203,8 @@ class Admin:
         """
         served = self._registry.get(model, version)
         wanted = parse_mode(mode)
-        if for_s is not None and for_s <= 0:
-            raise BadInput("", f"a mode's duration must be positive, got {for_s} s")
+        if for_s is not None and not 0 < for_s < math.inf:
+            raise BadInput("", f"a mode's duration must be positive and finite, got {for_s} s")
         variants = _matching(served, parameters)
         state = served.set_mode(variants, wanted, "rpc", time(), for_s)
         self._want_all(served, variants)
@@ -250,7 +257,8 @@ class Admin:
         return served, served.spec.variant_of(parameters)
 
     def _bucket(self, served: ServedModel, shape: Shape) -> Bucket:
-        bucket = served.ladder.fit(_complete(served, shape))
+        _check_shape(served, shape)
+        bucket = served.ladder.fit(shape)
         if bucket is None:
             raise BadInput("", f"no bucket of {served.id} covers {', '.join(f'{axis}={size}' for axis, size in shape.items())}")
         return bucket
@@ -291,8 +299,8 @@ def _matching(served: ServedModel, parameters: Mapping[str, Parameter]) -> tuple
     return tuple(variant for variant in served.spec.all_variants() if wanted <= set(variant))
 
 
-def _complete(served: ServedModel, shape: Shape) -> Shape:
-    """Check axis names and sizes; a left-out axis counts as 1."""
+def _check_shape(served: ServedModel, shape: Shape) -> None:
+    """Every axis has to be named, as a request has them all. Raises BadInput."""
     names = [axis.name for axis in served.spec.axes]
     for name, size in shape.items():
         if name not in names:
@@ -300,6 +308,7 @@ def _complete(served: ServedModel, shape: Shape) -> Shape:
         if size < 1:
             raise BadInput("", f"axis {name!r}: size must be positive, got {size}")
     for axis in served.spec.axes:
-        if axis.above is Above.REJECT and shape.get(axis.name, 1) > axis.max:
+        if axis.name not in shape:
+            raise BadInput("", f"no size for axis {axis.name!r}; {served.id} has {', '.join(names)}")
+        if axis.above is Above.REJECT and shape[axis.name] > axis.max:
             raise BadInput("", f"axis {axis.name!r}: {shape[axis.name]} is above its maximum {axis.max}, such requests are rejected")
-    return {name: shape.get(name, 1) for name in names}

@@ -62,7 +62,10 @@ class Figures:
         return sum(sample.weight * value for sample, value in zip(self.samples, values, strict=True)) / total
 
     def __str__(self) -> str:
-        told = (f"{s.size}: eager {s.eager_s * 1e3:.3g} ms, padded replay {s.replay_s * 1e3:.3g} ms" for s in self.samples)
+        told = (
+            f"{s.size}: eager {s.eager_s * 1e3:.3g} ms, padded replay {s.replay_s * 1e3:.3g} ms + {BOOKKEEPING_S * 1e3:.3g} ms to count it"
+            for s in self.samples
+        )
         return "; ".join(told) + (" (beside requests)" if self.contended else "")
 
 

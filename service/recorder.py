@@ -209,7 +209,7 @@ class Recorder:
         sizes = [] if verdict.exact_only else self.traffic.shapes(key, SIZES)
         figures = self.measure(loaded, variant, key, recording, verdict.padding, sizes)
         if not figures.pays(self._min_gain):
-            raise CaptureRefused(RefusalReason.UNPROFITABLE, str(figures))
+            raise CaptureRefused(RefusalReason.UNPROFITABLE, f"{figures}; a replay has to save {self._min_gain * 100:.3g}% of itself")
 
     def measure(
         self,

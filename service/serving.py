@@ -303,7 +303,9 @@ def assemble(config: Config) -> Node:
     def surroundings() -> Surroundings:  # a model's own code may have changed settings on the way
         return Surroundings(backend.environment().fingerprint(), settings.now())
 
-    admin = Admin(registry, router, cache, capturer, costs, lane, surroundings, load, parse_model, metrics.padding_ratio)
+    admin = Admin(
+        registry, router, cache, capturer, costs, lane, surroundings, load, parse_model, metrics.padding_ratio, config.worker.limits.message
+    )
     admin.on_unloaded = endings.forget
     pulse = Pulse(lambda: lane.busy_s, alarm, metrics.loop_lag, health.set_graphs)
     observer = Observer(worker, admin, cache, costs, capturer, pulse, alarm, journal, monitor, backend.device)

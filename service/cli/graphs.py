@@ -96,7 +96,7 @@ def warm(target: Target, force: bool, admin_address: str, as_json: bool) -> None
 @options.admin_address
 @options.as_json
 def evict(target: Target, admin_address: str, as_json: bool) -> None:
-    """Drop the graph of one bucket, or all graphs of the variant where no size is given."""
+    """Drop the graph of the bucket that covers a shape, all axes named, or all graphs of the variant where no size is given."""
     with admin_service(admin_address) as admin:
         count = admin.Evict(EvictRequest(**target_fields(target)), timeout=CALL_TIMEOUT_S).evicted
     if as_json:

@@ -59,6 +59,9 @@ def typed_tensor(name: str, datatype: str, shape: Sequence[int], contents: grpc_
     if field is None or known.numpy is None:
         raise BadInput(name, f"{known} comes in raw_input_contents only")
     values = getattr(contents, field)
+    for other, _ in contents.ListFields():
+        if other.name != field:
+            raise BadInput(name, f"has {other.name}; the values of {known} come in {field} alone")
     expected = _elements(name, sizes)
     if len(values) != expected:
         raise BadInput(name, f"has {len(values)} values in {field}, shape {_show(sizes)} needs {expected}")
@@ -76,19 +79,22 @@ def raw_bytes(tensor: HostTensor) -> bytes:
 
 
 def add_input(inputs: dict[str, HostTensor], name: str, tensor: HostTensor) -> None:
-    """Collect an input. Raises BadInput where the name came before."""
+    """Collect an input. Raises BadInput where the name is empty or came before."""
+    if not name:
+        raise BadInput("", f"inputs[{len(inputs)}].name: can't be empty")
     if name in inputs:
         raise BadInput(name, "is there twice")
     inputs[name] = tensor
 
 
 def parameters_of(wire: Mapping[str, grpc_service_pb2.InferParameter] | Mapping[str, replay_pb2.Parameter]) -> dict[str, Parameter]:
-    """Request parameters; one without a value is left out."""
+    """Request parameters. Raises BadInput for one without a value: it may be a choice that got lost."""
     found: dict[str, Parameter] = {}
     for name, parameter in wire.items():
         kind = parameter.WhichOneof("parameter_choice")
-        if kind is not None:
-            found[name] = getattr(parameter, kind)
+        if kind is None:
+            raise BadInput("", f"parameter {name!r}: has no value")
+        found[name] = getattr(parameter, kind)
     return found
 
 

@@ -146,6 +146,8 @@ class InferenceServicer(GRPCInferenceServiceServicer):
 def infer_request(message: pb.ModelInferRequest, time_remaining: float | None) -> InferRequest:
     """A request off the wire; `time_remaining` is the call's own deadline in seconds. Raises BadInput."""
     parameters = parameters_of(message.parameters)
+    if parameters.get("sequence_id") not in (None, 0, ""):  # clients send 0 for none; another answers from a state that does not exist here
+        raise BadInput("", "parameter 'sequence_id': sequences are not supported")
     return InferRequest(
         model=message.model_name,
         inputs=_inputs(message),

@@ -216,9 +216,32 @@ async def test_modes_that_are_not_built_are_told_from_those_that_do_not_exist() 
 async def test_shapes_that_make_no_sense_are_refused_by_axis() -> None:
     """Unknown axis, size 0, above the maximum."""
     async with running("cpu", BASE) as node:
-        for shape, problem in (({"rows": 1}, "rows"), ({"batch": 0}, "positive"), ({"batch": 5}, "maximum")):
+        for shape, problem in (
+            ({"rows": 1}, "rows"),
+            ({"batch": 0}, "positive"),
+            ({"batch": 5}, "maximum"),
+            ({}, "no size for axis 'batch'"),
+        ):
             with pytest.raises(BadInput, match=problem):
                 node.admin.explain("affine", "", shape, {})
+            with pytest.raises(BadInput, match=problem):
+                await node.admin.evict("affine", "", shape, {})
+
+
+async def test_explain_knows_how_large_a_request_may_be() -> None:
+    """What is split has no maximum of its own, but no such message comes in."""
+    async with running("cpu", SPLIT) as node:
+        assert node.admin.explain("affine", "", {"batch": 2**21}, {}).path is Path.EAGER
+        with pytest.raises(BadInput, match=r"above worker\.limits\.message, 67108864"):
+            node.admin.explain("affine", "", {"batch": 2**62}, {})
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+async def test_a_mode_lasts_for_a_time_that_ends(seconds: float) -> None:
+    """A permanent one has no time at all."""
+    async with running("cpu", BASE) as node:
+        with pytest.raises(BadInput, match="positive and finite"):
+            node.admin.set_mode("affine", "", {}, "none", seconds)
 
 
 async def test_metrics_show_requests_graphs_and_the_mode_with_its_origin() -> None:

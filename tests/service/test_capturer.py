@@ -62,11 +62,13 @@ async def test_what_repeats_turns_from_eager_to_replay_and_explain_predicts_each
 
 
 async def test_a_graph_that_padding_makes_slower_than_eager_is_refused_with_figures() -> None:
-    """One row padded to 64: measured, refused, and both times are in the detail."""
+    """One row padded to 64: measured, refused, and all that was weighed is in the detail."""
     async with running("cpu", config("bulky", "[64]")) as node:
         outcome = await repeat(node, 1, "refused")
         assert outcome.detail.startswith("unprofitable: batch=1: eager")
         assert "padded replay" in outcome.detail
+        assert "ms + 0.04 ms to count it" in outcome.detail
+        assert outcome.detail.endswith("a replay has to save 5% of itself")
         (info,) = node.admin.graphs("m")
         assert (info.state, info.reason) == ("refused", outcome.detail)
         with pytest.raises(CaptureRefused, match="unprofitable"):

@@ -127,7 +127,7 @@ CASES: tuple[Case, ...] = (
     Case("no_model_name", lambda r: setattr(r, "model_name", ""), "", NOT_FOUND),
     Case("unknown_version", lambda r: setattr(r, "model_version", "77"), "77", NOT_FOUND),
     Case("wrong_input_name", lambda r: setattr(r.inputs[0], "name", "nonsense"), "nonsense"),
-    Case("no_input_name", _without_first_name, "unknown"),
+    Case("no_input_name", _without_first_name, "inputs[0].name"),
     Case("missing_input", _without_first),
     Case("no_inputs", _without_all),
     Case("input_twice", _twice),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.errors import BadInput
 from service.pb.graphcache.v1 import replay_pb2
 from service.pb.inference import grpc_service_pb2 as pb
-from service.rpc.codec import deadline_of, host_tensor, parameters_of, raw_bytes, typed_tensor
+from service.rpc.codec import add_input, deadline_of, host_tensor, parameters_of, raw_bytes, typed_tensor
 from service.tensors import Datatype
 
 TYPED = [
@@ -69,6 +69,20 @@ def test_typed_value_outside_its_datatype_is_refused(datatype: str, field: str, 
         typed_tensor("x", datatype, [1], contents(field, [value]))
 
 
+def test_values_in_two_fields_are_refused() -> None:
+    """One of them would be left out in silence."""
+    both = contents("fp32_contents", [1.0])
+    both.int_contents.append(2)
+    with pytest.raises(BadInput, match="'x': has int_contents; the values of FP32 come in fp32_contents alone"):
+        typed_tensor("x", "FP32", [1], both)
+
+
+def test_an_input_without_a_name_is_told_by_its_place() -> None:
+    """There is no name to tell."""
+    with pytest.raises(BadInput, match=r"^inputs\[0\].name: can't be empty$"):
+        add_input({}, "", host_tensor("", "INT8", [1], b"1"))
+
+
 @given(
     st.sampled_from([str(datatype) for datatype in Datatype]) | st.text(max_size=5),
     st.lists(st.integers(-3, 5) | st.integers(-(2**63), 2**63 - 1), max_size=5),
@@ -92,15 +106,17 @@ def test_a_reply_from_foreign_memory_becomes_bytes() -> None:
 
 
 def test_parameters_of_both_protocols_keep_their_types() -> None:
-    """bool, int, float and str stay what they are; a parameter without a value is dropped."""
+    """bool, int, float and str stay what they are; a parameter without a value is named."""
     ours = pb.ModelInferRequest()
     ours.parameters["b"].bool_param = True
     ours.parameters["i"].int64_param = -3
     ours.parameters["u"].uint64_param = 2**63
     ours.parameters["d"].double_param = 0.5
     ours.parameters["s"].string_param = "legal"
-    ours.parameters["nothing"].SetInParent()
     assert parameters_of(ours.parameters) == {"b": True, "i": -3, "u": 2**63, "d": 0.5, "s": "legal"}
+    ours.parameters["nothing"].SetInParent()
+    with pytest.raises(BadInput, match="parameter 'nothing': has no value"):
+        parameters_of(ours.parameters)
     theirs = replay_pb2.ReplayRequest()
     theirs.parameters["b"].bool_value = False
     theirs.parameters["i"].int_value = 7

@@ -76,6 +76,17 @@ async def test_request_reaches_the_worker_whole(node: Node) -> None:
     assert before + 4 < seen.deadline < before + 30
 
 
+async def test_a_sequence_is_refused(node: Node) -> None:
+    """Its requests would be answered each from no state; 0 is what clients send for none."""
+    asked = request(1)
+    asked.parameters["sequence_id"].int64_param = 0
+    await node.inference.ModelInfer(asked)
+    asked.parameters["sequence_id"].int64_param = 7
+    with pytest.raises(grpc.aio.AioRpcError, match="parameter 'sequence_id': sequences are not supported") as refused:
+        await node.inference.ModelInfer(asked)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize("seconds", [None, 30.0])
 async def test_the_calls_deadline_is_the_requests(node: Node, seconds: float | None) -> None:
     """A call with a deadline sets the request's; one without sets none."""
