@@ -278,6 +278,15 @@ class ModelConfig(Section):
             raise ValueError("args are a factory's; a program takes none")
         return self
 
+    @property
+    def axes_told(self) -> frozenset[str]:
+        """Axes that the declared shapes name."""
+        return frozenset(part for declared in self.inputs.values() for part in declared.shape or () if isinstance(part, str))
+
+    def may_have(self, axis: str) -> bool:
+        """Whether there may be such an axis. Examples add the batching axis only, a program brings names of its own."""
+        return bool(self.program) or axis == self.batching.axis or axis in self.axes_told
+
 
 class _Document(Section):
     worker: WorkerConfig = WorkerConfig()
@@ -380,6 +389,22 @@ def _contradictions(document: _Document) -> Iterator[str]:
             yield f"{place}.version: {entry.model} has no version {entry.version}"
         elif not entry.version and len(versions) > 1:
             yield f"{place}.version: missing; {entry.model} has versions {', '.join(versions)}"
+        else:
+            yield from _problems_of(entry, document.models[seen[entry.model, entry.version or versions[0]]], place)
+
+
+def _problems_of(entry: PrewarmEntry, model: ModelConfig, place: str) -> Iterator[str]:
+    for axis, size in entry.shape.items():
+        maximum = model.axes[axis].max if axis in model.axes else None
+        if not model.may_have(axis):
+            yield f"{place}.shape.{axis}: {model.name} has no such axis"
+        elif maximum is not None and size > maximum:
+            yield f"{place}.shape.{axis}: {size} is above the axis' maximum, {maximum}"
+    for axis in sorted(model.axes_told - entry.shape.keys()):
+        yield f"{place}.shape.{axis}: missing; a shape names every axis"
+    for name, value in entry.variant.items():
+        if value not in model.variants.get(name, ()):
+            yield f"{place}.variant.{name}: {model.name} has no variant {name}={value}"
 
 
 def _line(place: str, problem: ErrorDetails) -> str:

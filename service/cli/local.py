@@ -13,6 +13,7 @@ from service import config as configuration
 from service.cli import options, printing
 from service.errors import ConfigError
 from service.models.allowlist import check_sources
+from service.models.building import check_declared
 from service.models.place import Place
 
 
@@ -40,7 +41,8 @@ def _check_models(loaded: configuration.Config) -> None:
     problems = []
     for index, model in enumerate(loaded.models):
         try:
-            check_sources(model, loaded.worker.allowed_factories, loaded.base_dir, Place.of_model(model.name, index))
+            check_sources(model, loaded.worker.allowed_factories, loaded.base_dir, place := Place.of_model(model.name, index))
+            check_declared(model, place)
         except ConfigError as error:
             problems.append(str(error))
     if problems:

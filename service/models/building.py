@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cachepolicy.buckets import default_sizes
 from service.choices import Above, Fill, Rows
-from service.config import InputConfig, ModelConfig
+from service.config import AxisConfig, InputConfig, ModelConfig
 from service.models.place import Place
 from service.models.spec import UNNAMED, AxisSpec, InputSpec, ModelSpec, OutputSpec, StateSpec
 from service.tensors import Datatype
@@ -56,6 +56,30 @@ def build_inputs(config: ModelConfig, known: Mapping[str, KnownInput], place: Pl
     return tuple(replace(spec, fill_axis=_fill_axis(spec, axes, config, place.at(f"inputs.{spec.name}"))) for spec in specs)
 
 
+def check_declared(config: ModelConfig, place: Place) -> None:
+    """Raise ConfigError for what the configuration itself tells to be wrong; what the model's source adds is left to the load."""
+    for name, declared in config.inputs.items():
+        if declared.datatype is not None:
+            _input(name, declared, declared.datatype, declared.shape or (), place.at(f"inputs.{name}"))
+    for name, axis in config.axes.items():
+        at = place.at(f"axes.{name}")
+        if not config.may_have(name):
+            raise at.error("no input has this axis")
+        if axis.max is not None:
+            _sizes(axis, axis.max, at)
+    build_variants(config, config.inputs, place)
+    if all(declared.datatype and declared.shape is not None for declared in config.inputs.values()) and not _has_source(config):
+        inputs = build_inputs(config, {}, place)
+        axes = build_axes(config, inputs, {}, place)
+        outputs = build_outputs(config, axes, place)
+        build_spec(config, place, inputs=inputs, axes=axes, outputs=outputs, variants=(), state=())
+
+
+def _has_source(config: ModelConfig) -> bool:
+    """Whether there may be inputs that the configuration does not declare: a function alone brings no examples."""
+    return bool(config.program or config.examples) or config.factory.startswith("file:")
+
+
 def axis_names(inputs: Sequence[InputSpec], batch_axis: str) -> list[str]:
     """Axes in the order of their first use; the batch axis is the first."""
     names = dict.fromkeys(part for spec in inputs for part in spec.shape if isinstance(part, str))
@@ -65,11 +89,11 @@ def axis_names(inputs: Sequence[InputSpec], batch_axis: str) -> list[str]:
 def build_axes(config: ModelConfig, inputs: Sequence[InputSpec], known: Mapping[str, KnownInput], place: Place) -> tuple[AxisSpec, ...]:
     """One axis for each name in the inputs' shapes. Raises ConfigError."""
     names = axis_names(inputs, config.batching.axis)
+    if "axis" in config.batching.model_fields_set and config.batching.axis not in names:
+        raise place.at("batching.axis").error(f"no input has the axis {config.batching.axis}")
     for name in config.axes:
         if name not in names:
             raise place.at(f"axes.{name}").error("no input has this axis")
-    if "axis" in config.batching.model_fields_set and config.batching.axis not in names:
-        raise place.at("batching.axis").error(f"no input has the axis {config.batching.axis}")
     limits = axis_limits(inputs, known)
     return tuple(_axis(name, config, inputs, limits[name].max, place.at(f"axes.{name}")) for name in names)
 
@@ -120,9 +144,9 @@ def build_state(
     return tuple(states)
 
 
-def build_variants(config: ModelConfig, inputs: Sequence[InputSpec], place: Place) -> Variants:
-    """The closed sets that requests choose from. Raises ConfigError."""
-    names = {spec.name for spec in inputs}
+def build_variants(config: ModelConfig, names: Iterable[str], place: Place) -> Variants:
+    """The closed sets that requests choose from; `names` are the inputs'. Raises ConfigError."""
+    names = frozenset(names)
     for name, values in config.variants.items():
         at = place.at(f"variants.{name}")
         if name in names:
@@ -259,12 +283,13 @@ def _axis(name: str, config: ModelConfig, inputs: Sequence[InputSpec], limit: in
     maximum = (declared.max if declared else None) or limit or DEFAULT_MAX
     if limit is not None and maximum > limit:
         raise at.at("max").error(f"is {maximum}, the model's source allows {limit}")
+    return AxisSpec(name, maximum, _sizes(declared, maximum, at), declared.above if declared else Above.REJECT)
+
+
+def _sizes(declared: AxisConfig | None, maximum: int, at: Place) -> tuple[int, ...]:
     sizes = declared.buckets if declared else None
     if sizes is None:
-        sizes = default_sizes(maximum)
-    else:
-        if sizes[-1] > maximum:
-            raise at.at("buckets").error(f"{sizes[-1]} is above the axis' maximum, {maximum}")
-        if sizes[-1] < maximum:
-            sizes = (*sizes, maximum)
-    return AxisSpec(name, maximum, sizes, declared.above if declared else Above.REJECT)
+        return default_sizes(maximum)
+    if sizes[-1] > maximum:
+        raise at.at("buckets").error(f"{sizes[-1]} is above the axis' maximum, {maximum}")
+    return sizes if sizes[-1] == maximum else (*sizes, maximum)

@@ -41,7 +41,7 @@ def load_model(
     axes = build_axes(config, inputs, known, place)
     minima = {name: limit.min for name, limit in axis_limits(inputs, known).items()} | dict(source.minima)
     declared = build_outputs(config, axes, place)
-    variants = build_variants(config, inputs, place)
+    variants = build_variants(config, [spec.name for spec in inputs], place)
     first_variant = tuple((name, values[0]) for name, values in variants)
 
     trial = source.make(device)

@@ -178,6 +178,13 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path, text: str) -> None:
         ("telemetry.sample=2", "telemetry.sample: must be a percentage such as 5%, not 2"),
         ("telemetry.keep=[fallbacks]", "telemetry.keep[0]: must be 'fallback', 'error' or 'slow', not 'fallbacks'"),
         ("telemetry.logs=xml", "telemetry.logs: must be 'text' or 'json', not 'xml'"),
+        ("cache.prewarm.list.0.shape.rows=1", "cache.prewarm.list[0].shape.rows: encoder has no such axis"),
+        ("cache.prewarm.list.0.shape.seq=513", "cache.prewarm.list[0].shape.seq: 513 is above the axis' maximum, 512"),
+        ("cache.prewarm.list.0.shape={batch: 4}", "cache.prewarm.list[0].shape.seq: missing; a shape names every axis"),
+        (
+            "cache.prewarm.list.0.variant={adapter: medical}",
+            "cache.prewarm.list[0].variant.adapter: encoder has no variant adapter=medical",
+        ),
         # overrides themselves
         ("worker.drain", "--set worker.drain: must look like a.b=value"),
         ("worker..drain=1s", "--set worker..drain=1s: must look like a.b=value"),

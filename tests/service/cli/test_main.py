@@ -108,8 +108,12 @@ def test_help_loads_neither_grpc_nor_numpy() -> None:
 def test_config_check_accepts_a_good_file_and_names_each_flaw(alone: Terminal, tmp_path: Path) -> None:
     """Exit code 0 with the models, or 2 with one line a flaw."""
     file = tmp_path / "worker.yaml"
-    file.write_text("models:\n  - {name: mlp, factory: 'service.models.demo:mlp'}\n")
+    good = "models:\n  - {name: mlp, factory: 'service.models.demo:mlp', inputs: {x: {datatype: FP32, shape: [batch, 256]}}}\n"
+    file.write_text(good)
     assert alone.run("config", "check", str(file), "--json").json["models"] == ["mlp:1"]
+    file.write_text(good.replace("FP32", "FP32, fill: valid"))
+    answer = alone.run("config", "check", str(file))
+    assert (answer.code, answer.err) == (2, "graphcache: models[0] (mlp).inputs.x.fill: valid needs datatype BOOL, not FP32\n")
     file.write_text("worker: {listne: 127.0.0.1:1}\n")
     answer = alone.run("config", "check", str(file))
     assert answer.code == 2

@@ -17,6 +17,7 @@ from service.models.building import (
     build_spec,
     build_state,
     build_variants,
+    check_declared,
 )
 from service.models.place import Place
 from service.models.spec import AxisSpec, InputSpec, ModelSpec, StateSpec
@@ -51,7 +52,7 @@ def build(changes: Mapping[str, object] | None = None, known: Mapping[str, Known
     axes = build_axes(config, inputs, known, PLACE)
     outputs = build_outputs(config, axes, PLACE)
     state = build_state(config, inputs, BUFFERS, PLACE)
-    variants = build_variants(config, inputs, PLACE)
+    variants = build_variants(config, [spec.name for spec in inputs], PLACE)
     return build_spec(config, PLACE, inputs=inputs, axes=axes, outputs=outputs, variants=variants, state=state)
 
 
@@ -84,6 +85,39 @@ def test_a_source_limits_its_axes() -> None:
 def one_input(**keys: object) -> dict[str, object]:
     """An input `t` beside the others."""
     return {"inputs": GOOD["inputs"] | {"t": {"shape": ["batch", "seq"], **keys}}}  # type: ignore[operator]
+
+
+FILE = {"factory": "file:m.py"}
+UNTYPED = {"inputs": {"tokens": {"shape": ["batch", "seq"]}}}  # the examples tell the datatype
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, None),
+        (FILE, None),
+        (FILE | UNTYPED, None),
+        (FILE | UNTYPED | {"batching": {"axis": "rows"}, "axes": {"rows": {}}}, None),  # an input that is not declared may have it
+        ({"program": "m.pt2", "factory": "", "axes": {"time": {}}}, None),
+        ({"axes": {"seq": {"max": 8, "buckets": [16]}}}, "axes.seq.buckets: 16 is above the axis' maximum, 8"),
+        (FILE | UNTYPED | {"axes": {"seq": {"max": 8, "buckets": [16]}}}, "axes.seq.buckets: 16 is above the axis' maximum, 8"),
+        (FILE | {"axes": {"rows": {}}}, "axes.rows: no input has this axis"),
+        ({"batching": {"axis": "rows"}}, "batching.axis: no input has the axis rows"),
+        (FILE | {"variants": {"adapter": []}}, "variants.adapter: must be a list of different words"),
+        (FILE | {"variants": {"adapter": ["x", "x"]}}, "variants.adapter: must be a list of different words"),
+        (FILE | {"variants": {"tokens": ["x"]}}, "variants.tokens: is the name of an input, too"),
+        (FILE | {"inputs": {"m": {"datatype": "FP32", "fill": "valid"}}}, "inputs.m.fill: valid needs datatype BOOL, not FP32"),
+    ],
+)
+def test_what_the_configuration_itself_tells_is_told_before_a_load(changes: dict[str, object], problem: str | None) -> None:
+    """None marks what only the model's source can tell."""
+    config = ModelConfig.model_validate(GOOD | changes)
+    if problem is None:
+        check_declared(config, PLACE)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_declared(config, PLACE)
+    assert str(caught.value).startswith(f"models[1] (encoder).{problem}")
 
 
 @pytest.mark.parametrize(
