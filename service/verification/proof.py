@@ -33,6 +33,7 @@ from service.verification.trials import Runner, Trial
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 256  # loads whose judgement is kept
+_PADLIKE = 4  # samples with elements that equal padding
 _MIXED = 3  # shapes that are smaller on several axes at once
 _ALONE = 16  # rows of each kind that are tried alone where what is in padding rows can be felt
 
@@ -237,7 +238,32 @@ class _Case:
             telling += self.comparer.telling(expected)
         if 2 * telling < tried:
             return "most answers are hardly anywhere finite, which proves nothing"
-        return self._problem_alone(padding) if self._feels_other_rows else ""
+        found = self._problem_alone(padding) if self._feels_other_rows else ""
+        return found or self._problem_coinciding(padding)
+
+    def _problem_coinciding(self, padding: Padding) -> str:
+        """Real elements that equal padding, or rows that a comparison puts on one side: what counts or looks up finds padding there."""
+        if self._layout is not None:
+            return ""
+        for shape in self._ends_below():
+            drawn = self._trial(Kind.NATURAL, shape).inputs
+            constants = self._sampler.constants(drawn)
+            for inputs in (*constants, *(self._sampler.padlike(drawn, seed) for seed in range(_PADLIKE))):
+                expected, got, _ = self.runner.compare(self._recording, Trial(crop(self._spec, inputs, shape), shape), padding, None)
+                if isinstance(expected, ModelRaised):  # it may well reject such values
+                    continue
+                where = f"{_as_bucket(shape)} padded to {self._recording.bucket}, values that coincide with padding"
+                if isinstance(got, Exception):
+                    return f"the replay raised {told(got)} ({where})"
+                found = self.comparer.problem(expected, got, self.comparer.typical_scales(expected))
+                if found:
+                    return f"{found} ({where})"
+        return ""
+
+    def _ends_below(self) -> Iterator[Shape]:
+        for axis, size in self._bucket.items():
+            for end in ends(size) if axis in self._thorough else ends(size)[:1]:
+                yield {**self._bucket, axis: end}
 
     @cached_property
     def _feels_other_rows(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -43,6 +43,7 @@ ORDINARY = (Kind.NATURAL, Kind.SAME, Kind.LARGE, Kind.SKEWED, Kind.SMALL)
 _MAGNITUDES = {Kind.SMALL: 1e-2, Kind.LARGE: 1e2, Kind.HUGE: 1e30}
 _LARGEST_FP16 = 6e4
 _SKEW = (1e2, 1.0, 1e-2)
+_CONSTANTS = (1.0, 100.0, -100.0)  # beyond what a model may compare with, on both sides
 
 
 class Accepted:
@@ -108,6 +109,85 @@ class Sampler:
                 bits = np.take(bits, order, axis=axis)
             drawn[spec.name] = HostTensor.of(spec.datatype, bits)
         return crop(self._spec, drawn, shape)
+
+    def blended(self, inputs: Inputs, row: int, seed: int) -> Inputs:
+        """Rows that share about half of their elements with this one, each at its own place."""
+        rng = np.random.default_rng([seed, 1])
+
+        def blend(bits: Bits, own: Bits) -> Bits:
+            return np.where(rng.integers(0, 2, bits.shape, dtype=np.uint8).astype(bool), own, bits)
+
+        return self._by_rows(inputs, row, lambda _, bits, own: blend(bits, own))
+
+    def pooled(self, inputs: Inputs, row: int, seed: int) -> Inputs:
+        """Rows all of whose elements occur in this one, wherever; as `blended` where elements have to stay in their places."""
+        rng = np.random.default_rng([seed, 2])
+
+        def pool(spec: InputSpec, bits: Bits, own: Bits) -> Bits:
+            if self._free(spec) and own.size > 1:
+                return rng.choice(own.reshape(-1), bits.shape)
+            return np.where(rng.integers(0, 2, bits.shape, dtype=np.uint8).astype(bool), own, bits)
+
+        return self._by_rows(inputs, row, pool)
+
+    def padlike(self, inputs: Inputs, seed: int) -> Inputs:
+        """The same with a half or a quarter of the elements equal to what padding is filled with."""
+        rng = np.random.default_rng([seed, 3])
+        share = 0.25 if seed % 2 else 0.5
+        pads = self.constants(inputs)[0]
+        mixed: Inputs = {}
+        for name, tensor in inputs.items():
+            bits, free = tensor.bits(), self._free(self._named(name))
+            chosen = rng.random(bits.shape) < share
+            mixed[name] = HostTensor.of(tensor.datatype, np.where(chosen, pads[name].bits(), bits) if free else bits)
+        return mixed
+
+    def constants(self, inputs: Inputs) -> list[Inputs]:
+        """Inputs of the same shapes, every element equal: first to what padding is filled with, then to other values.
+
+        Integers without declared range have no other values; slots stay as they are.
+        """
+        found = []
+        for value in (None, *_CONSTANTS):
+            filled: Inputs = {}
+            for name, tensor in inputs.items():
+                spec = self._named(name)
+                filled[name] = tensor if name in self._slots else self._filled(spec, tensor, value)
+            found.append(filled)
+        return found
+
+    def _filled(self, spec: InputSpec, tensor: HostTensor, value: float | None) -> HostTensor:
+        low, high = spec.range or (spec.pad, spec.pad)
+        if spec.datatype.is_float and (value is None or self._free(spec)):
+            return HostTensor.of(spec.datatype, encode(np.full(tensor.shape, spec.pad if value is None else value), spec.datatype))
+        ends = (low, high) if spec.range is not None and value is not None else (min(max(spec.pad, low), high),) * 2
+        number = ends[value is not None and value > 0]
+        return HostTensor.of(spec.datatype, np.full(tensor.shape, int(number)).astype(spec.datatype.bits))
+
+    def _by_rows(self, inputs: Inputs, row: int, make: Callable[[InputSpec, Bits, Bits], Bits]) -> Inputs:
+        """Every row but this one made anew from what it is and what this one is."""
+        made: Inputs = {}
+        for name, tensor in inputs.items():
+            spec = self._named(name)
+            if name in self._slots or self._spec.batch_axis not in spec.shape:
+                made[name] = tensor
+                continue
+            axis = spec.shape.index(self._spec.batch_axis)
+            bits = np.moveaxis(tensor.bits(), axis, 0)
+            own = bits[row]
+            fresh = np.ascontiguousarray(make(spec, bits, own)).astype(bits.dtype)
+            fresh[row] = own
+            made[name] = HostTensor.of(tensor.datatype, np.moveaxis(fresh, 0, axis))
+        return made
+
+    def _free(self, spec: InputSpec) -> bool:
+        """Whether an element may have any value that occurs anywhere: else a wrong index could end a CUDA process."""
+        if self._model.device.type == "cpu" or spec.datatype is Datatype.BOOL:
+            return True
+        return not self._lock_floats if spec.datatype.is_float else spec.range is not None
+
+    def _named(self, name: str) -> InputSpec:
+        return next(spec for spec in self._spec.requested_inputs if spec.name == name)
 
     def safe(self, shape: Shape) -> Inputs:
         """What a recording warms up with: pad values within their range; slots as in `draw`."""

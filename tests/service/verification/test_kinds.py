@@ -50,6 +50,31 @@ def test_rows_are_merged_only_where_they_are_independent(bench: Bench, path: Pat
     assert bench.in_capturer(lambda: bench.proof.rows_independent(model, (), bench.lane)) is file_module(path).ROWS_INDEPENDENT
 
 
+MEETING = """
+writes_by_key joins_by_key drops_repeated_rows counts_occurrences counts_alike looks_up_in_batch shared_cell rank_in_batch
+""".split()
+
+
+@pytest.mark.parametrize("name", MEETING)
+def test_rows_that_meet_by_their_values_are_answered_right(bench: Bench, name: str) -> None:
+    """Values that coincide with one another and with what padding holds, which made up ones never do."""
+    path = MODELS / f"{name}.py"
+    file = file_module(path)
+    recording, verdict = bench.admit(bench.of_file(path), Bucket.of(batch=8))
+    for seed in range(20):
+        g = torch.Generator().manual_seed(seed)
+        for batch in [8] if verdict.exact_only else [1, 3, 7, 8]:
+            inputs = file.example_inputs(batch, seed)
+            for tensor in inputs.values():
+                few = torch.tensor([0, 100, tensor.flatten()[0].item()]).to(tensor.dtype)
+                chosen = few[torch.randint(0, 3, tensor.shape, generator=g)]
+                tensor.copy_(torch.where(torch.rand(tensor.shape, generator=g) < 0.8, chosen, tensor))
+            with torch.no_grad():
+                expected = file.make_model()(**inputs)
+            (reply,) = bench.replay(recording, inputs, {"batch": batch}, verdict.padding).values()
+            torch.testing.assert_close(value(reply), expected)
+
+
 @pytest.mark.parametrize("name", ["running_state", "remembers", "global_counter"])
 def test_the_instance_that_serves_is_not_run_by_a_refused_judgement(bench: Bench, name: str) -> None:
     """A model that changes itself gives its first answer first."""
