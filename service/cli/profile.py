@@ -220,7 +220,7 @@ def _run(loaded: Config, work: Callable[[ProfileStore], Awaitable[T]]) -> T:
         skipped += 1
 
     async def once() -> T:
-        store = open_store(loaded.profile_store, loaded.state_dir, skip)
+        store = open_store(loaded.profile_store, loaded.state_dir, skip, at_hand=True)
         assert store is not None
         try:
             return await work(store)

@@ -31,15 +31,13 @@ T = TypeVar("T")
 Client = Any  # Redis or RedisCluster: what both can do has no common type
 
 DEFAULT_DEPLOYMENT = "default"
-_PATIENCE_S = 0.1  # for a connection, and for an answer
+PATIENCE_S = 0.1  # a worker's, for a connection and for an answer
 _AT_ONCE = 64  # hashes in one round trip
 _PORT, _SENTINEL_PORT = 6379, 26379
 
 
 # No retry anywhere: the next flush is one.
 _OPTIONS: Mapping[str, Any] = {
-    "socket_timeout": _PATIENCE_S,
-    "socket_connect_timeout": _PATIENCE_S,
     "decode_responses": True,
     "encoding_errors": "replace",
     "client_name": "graphcache",
@@ -72,15 +70,15 @@ class Target:
         return f"{self.scheme}://{','.join(f'{host}:{port}' for host, port in self.nodes)}"
 
 
-def parse_url(text: str) -> Target:
+def parse_url(text: str, patience_s: float = PATIENCE_S) -> Target:
     """redis:// and rediss:// for one server, with +sentinel or +cluster for many (docs/profile.md). Raises ConfigError without secrets."""
     try:
-        return _parse(text)
+        return _parse(text, patience_s)
     except ValueError as error:
         raise ConfigError(f"profile_store: {error}") from None
 
 
-def _parse(text: str) -> Target:
+def _parse(text: str, patience_s: float) -> Target:
     parts = urlsplit(text)
     query = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     kind = parts.scheme.partition("+")[2]
@@ -90,7 +88,8 @@ def _parse(text: str) -> Target:
     deployment = query.pop("deployment", DEFAULT_DEPLOYMENT)
     if not deployment or set(deployment) & set("{}: "):
         raise ValueError("deployment: can't be empty or have braces, colons or spaces")
-    options = {**_OPTIONS, "ssl": parts.scheme.startswith("rediss"), **_credentials(parts)}
+    patience = {"socket_timeout": patience_s, "socket_connect_timeout": patience_s}
+    options = {**_OPTIONS, **patience, "ssl": parts.scheme.startswith("rediss"), **_credentials(parts)}
     for name, value in query.items():
         if name not in _SETTABLE:
             raise ValueError(f"{name}: unknown; a URL takes deployment, {', '.join(_SETTABLE)}")
@@ -108,8 +107,8 @@ def _parse(text: str) -> Target:
 class RedisStore:
     """A ProfileStore. A connection that had trouble, or whose command was cancelled, is never used again."""
 
-    def __init__(self, url: str, skipped: Skipped) -> None:
-        self.target = parse_url(url)
+    def __init__(self, url: str, skipped: Skipped, patience_s: float = PATIENCE_S) -> None:
+        self.target = parse_url(url, patience_s)
         self._skipped = skipped
         self._prefix = f"graphcache:{{{self.target.deployment}}}:{SCHEMA}"
         self._clients: Sequence[Client] = ()  # the first is asked
