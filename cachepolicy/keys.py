@@ -62,6 +62,11 @@ class Signature:
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def model(self) -> str:
+        """The model's name, which its weights begin with."""
+        return self.weights.partition(":")[0]
+
     def cost_fingerprint(self) -> str:
         """Fingerprint without the weights: what costs and traffic may be shared under."""
         return digest([self.environment, self.program, self.variant, self.phase, self.datatypes, self.compile])

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cachepolicy.cache import GraphCache, GraphEntry
+from cachepolicy.costs import CostTable
+from cachepolicy.keys import GraphKey
 from service.backends.base import Backend, DeviceMemory, Recording
 
 _KEPT = 0.9  # share of a destroyed graph's driver bytes that the driver keeps and uses again (docs/decisions/0026)
@@ -99,6 +101,16 @@ class Ledger:
         arenas = {arena: self._cache.arena_bytes(arena) for arena in {entry.arena for entry in entries if entry.arena}}
         own = sum(entry.bytes for entry in entries)
         return MemoryReport(own, arenas, self._cache.budget, self.reusable, self._backend.memory())
+
+
+def predicted_bytes(costs: CostTable, cache: GraphCache, key: GraphKey) -> int | None:
+    """What a graph would add to the cache: its own bytes, and what its arena grows by. None where nothing was measured to tell it by."""
+    if costs.capture(key.signature, key.bucket) is None:
+        return None
+    prices = costs.prices(key.signature, [key.bucket])
+    resident = cache.resident(key.signature)
+    high = cache.arena_bytes(resident[0].arena) if resident else 0
+    return prices.own[0] + max(0, prices.top[0] - high)
 
 
 def _driver_bytes(entry: GraphEntry) -> int:

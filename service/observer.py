@@ -15,6 +15,7 @@ from cachepolicy.buckets import Bucket
 from cachepolicy.reasons import FallbackReason, hint_for
 from service import __version__
 from service.messages import GraphMode, Path
+from service.models.spec import variant_text
 from service.snapshot import Load, ModelView, ReasonCount, SizeCount, Snapshot, VariantMode
 from service.telemetry.instruments import Reading
 from service.telemetry.metrics import SLOWER_REPLAY
@@ -96,14 +97,14 @@ class Observer:
         by_bucket = Reading("graphcache_bucket_bytes", "Bytes of resident graphs by bucket, arenas apart", ("model", "bucket"))
         arenas: dict[str, set[str]] = {}
         for entry in self._cache:
-            model = _model_of(entry.key.signature.weights)
+            model = entry.key.signature.model
             _add(states, (model, "serving"), 1)
             _add(sizes, (model,), entry.bytes)
             _add(by_bucket, (model, _name(entry.key.bucket)), entry.bytes)
             if entry.arena:
                 arenas.setdefault(model, set()).add(entry.arena)
         for key, progress in self._capturer.progress().items():
-            _add(states, (_model_of(key.signature.weights), str(progress.stage)), 1)
+            _add(states, (key.signature.model, str(progress.stage)), 1)
         shared = Reading("graphcache_arena_bytes", "Bytes of the memory pools that graphs of a model share", ("model",))
         for model, names in arenas.items():
             shared.values[model,] = sum(self._cache.arena_bytes(name) for name in names)
@@ -115,7 +116,7 @@ class Observer:
         for found in self._variant_modes():
             state = found.state
             _add(off, (found.model, state.origin), state.mode is GraphMode.NONE)
-            since.values[found.model, _variant(found.variant), str(state.mode), state.origin] = state.since
+            since.values[found.model, variant_text(found.variant), str(state.mode), state.origin] = state.since
         yield from (off, since)
 
     def _alarms(self) -> Iterator[Reading]:
@@ -219,14 +220,6 @@ def _batches(waiting: Sequence[Ticket]) -> Iterator[tuple[Ticket, float]]:
 @lru_cache(maxsize=4096)
 def _name(bucket: Bucket) -> str:
     return str(bucket)
-
-
-def _model_of(weights: str) -> str:
-    return weights.partition(":")[0]
-
-
-def _variant(choices: tuple[tuple[str, str], ...]) -> str:
-    return ",".join(f"{name}={value}" for name, value in choices)
 
 
 def _add(reading: Reading, labels: tuple[str, ...], value: float) -> None:

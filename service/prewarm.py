@@ -27,6 +27,7 @@ from service.capturer import Capturer, Promise
 from service.config import PrewarmConfig, PrewarmEntry
 from service.errors import GraphcacheError
 from service.measuring import Figures, Sample
+from service.memory import predicted_bytes
 from service.messages import GraphMode
 from service.models.spec import Variant
 from service.profiling import Profiling, costs_by_bucket
@@ -153,12 +154,8 @@ class Prewarm:
     def _fits(self, key: GraphKey) -> bool:
         """Whether there is room for it beside what is resident, as far as that can be known."""
         cache = self.capturer.cache
-        if self.costs.capture(key.signature, key.bucket) is None:
-            return cache.used < cache.budget
-        prices = self.costs.prices(key.signature, [key.bucket])
-        resident = cache.resident(key.signature)
-        high = cache.arena_bytes(resident[0].arena) if resident else 0
-        return cache.used + prices.own[0] + max(0, prices.top[0] - high) <= cache.budget
+        need = predicted_bytes(self.costs, cache, key)
+        return cache.used < cache.budget if need is None else cache.used + need <= cache.budget
 
     # -- capturing
 

@@ -268,7 +268,7 @@ class Profiling:
 
 def workload_of(signature: Signature) -> Workload:
     """What a signature's traffic is counted under: versions and reloads of a model share it."""
-    return Workload(signature.weights.partition(":")[0], signature.variant, signature.phase)
+    return Workload(signature.model, signature.variant, signature.phase)
 
 
 def costs_by_bucket(records: Sequence[CostRecord]) -> Mapping[Bucket, tuple[float, float, float, int, int]]:

@@ -17,9 +17,9 @@ from service.backends.base import Backend, Padding, Recording
 from service.errors import CaptureRefused, Conflict, DeviceLost, NotYetProvable, OutOfDeviceMemory, told
 from service.lane import Lane
 from service.measuring import SIZES, Figures, Timer
-from service.memory import Ledger
+from service.memory import Ledger, predicted_bytes
 from service.messages import GraphMode
-from service.models.spec import Shape, Variant
+from service.models.spec import Shape, Variant, variant_text
 from service.progress import Progress, ProgressTable, Stage
 from service.snapshot import Happening
 from service.telemetry.tracing import Operation, Step, Value
@@ -193,12 +193,9 @@ class Recorder:
 
     def _make_room(self, key: GraphKey) -> None:
         """Evict for the predicted bytes, before anything is allocated. What is not predicted finds its room on admission."""
-        if self._costs.capture(key.signature, key.bucket) is None:
+        need = predicted_bytes(self._costs, self._cache, key)
+        if need is None:
             return
-        prices = self._costs.prices(key.signature, [key.bucket])
-        resident = self._cache.resident(key.signature)
-        high = self._cache.arena_bytes(resident[0].arena) if resident else 0
-        need = prices.own[0] + max(0, prices.top[0] - high)
         if need <= self._cache.budget:
             self.retire(self._cache.make_room(need, monotonic()), f"room for {key}")
         short = self._ledger.lacks(need)
@@ -258,8 +255,8 @@ class Recorder:
         if self._tracer is None:
             return
         graph = {
-            "graphcache.model": key.signature.weights.partition(":")[0],
-            "graphcache.variant": ",".join(f"{choice}={value}" for choice, value in key.signature.variant),
+            "graphcache.model": key.signature.model,
+            "graphcache.variant": variant_text(key.signature.variant),
             "graphcache.bucket": str(key.bucket),
             "graphcache.key": key.fingerprint(),
         }
@@ -293,7 +290,7 @@ class Recorder:
         began = monotonic()
         for victim in victims:
             self.progress.note(victim.key, Progress(Stage.EVICTED))
-            self._metrics.eviction(victim.key.signature.weights.partition(":")[0])
+            self._metrics.eviction(victim.key.signature.model)
             self._journal.happened(Happening.EVICTED, victim.key, size=victim.bytes)
         self.destroy(victims)
         for victim in victims:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 FREE_PORTS = tuple(
     part for key in ("listen", "admin_listen", "metrics_listen", "probe_listen") for part in ("--set", f"worker.{key}=127.0.0.1:0")
 )
 UNPREPARED = ("--set", "cache.prewarm.graphs=0")  # only what a test asks for, or traffic brings, is captured
+
+
+def free_port() -> int:
+    """For programs that can't tell which one they got. Not above 55,535: the node of a Valkey cluster listens 10,000 higher, too."""
+    while True:
+        port = random.randrange(20_000, 50_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True, slots=True)

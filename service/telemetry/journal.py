@@ -54,10 +54,11 @@ class Journal:
 
     def happened(self, happening: Happening, key: GraphKey, *, seconds: float = 0.0, size: int = 0, detail: str = "") -> None:
         """Keep what became of a graph."""
-        model = key.signature.weights.partition(":")[0]
         with self._lock:
             self._number += 1
-            event = GraphEvent(self._number, time(), happening, model, key.bucket, key.signature.variant, seconds, size, detail)
+            event = GraphEvent(
+                self._number, time(), happening, key.signature.model, key.bucket, key.signature.variant, seconds, size, detail
+            )
             self._events.append(event)
 
     def find(self, name: str) -> list[Decision]:

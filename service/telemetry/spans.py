@@ -17,6 +17,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from service.errors import ModelRaised
 from service.messages import Outcome, Path
+from service.models.spec import variant_text
 from service.telemetry.tracing import BatchTrace, Finished, Operation, RequestTrace, Value
 
 # Statuses that are the server's fault, by OpenTelemetry's conventions for gRPC servers; others are said by attributes alone.
@@ -154,7 +155,7 @@ def _brief(outcome: Outcome) -> dict[str, Value]:
 def _served(outcome: Outcome) -> dict[str, Value]:
     """What spans say of an outcome."""
     found: dict[str, Value] = {
-        "graphcache.variant": ",".join(f"{name}={value}" for name, value in outcome.variant),
+        "graphcache.variant": variant_text(outcome.variant),
         "graphcache.path": str(outcome.path),
         "graphcache.padding_ratio": outcome.padding_ratio,
         "graphcache.batch_rows": outcome.batch_rows,

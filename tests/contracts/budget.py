@@ -75,7 +75,7 @@ async def test_random_captures_and_evictions_hold_the_budget_and_harm_no_survivo
                 else:
                     await node.admin.evict(model, "", key.bucket.as_dict(), {})
                 for entry in list(cache):
-                    name = entry.key.signature.weights.partition(":")[0]
+                    name = entry.key.signature.model
                     outcome = await check(node, name, entry.key.bucket["batch"], values)
                     replayed += outcome.path is Path.REPLAY
                 cache.check_integrity()

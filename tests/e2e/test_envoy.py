@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,22 +14,17 @@ import grpc
 from service.errors import Overloaded
 from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceStub
 from tests.otlp import Span
+from tests.process import free_port
 from tests.service.telemetry.test_tracing import REPLAY, TEXT, request
 from tests.traced import traced
 
 CONFIGURATION = Path(__file__).with_name("envoy.yaml")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def router(folder: Path, worker: str, collector: str) -> Iterator[str]:
     """Envoy in front of a worker; gives its address."""
-    port = _free_port()
+    port = free_port()
     text = CONFIGURATION.read_text()
     for name, value in (("LISTEN", str(port)), ("WORKER", worker), ("COLLECTOR", collector)):
         text = text.replace(f"@{name}@", value.rpartition(":")[2])

@@ -23,8 +23,9 @@ from service.stores.base import StoreError, Window
 from service.stores.opening import open_store
 from service.stores.sqlite_store import SqliteStore
 from tests.harness import MODULES, ask, running
+from tests.process import free_port
 from tests.samples import sample
-from tests.valkey import Server, command, free_port, valkey
+from tests.valkey import Server, command, valkey
 
 CONFIG = f"""
 worker: {{allowed_factories: ["file:{MODULES}/*.py"], name: one}}
