@@ -19,7 +19,7 @@ from service.rpc.health import OVERALL, HealthState
 from service.rpc.ports import Inference
 from service.rpc.status import Context, answers_errors, status_of
 from service.rpc.streams import Streams
-from service.rpc.tracing import blame
+from service.rpc.tracing import blame, traces
 from service.tensors import Datatype, HostTensor
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -45,6 +45,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         self._worker = worker
         self._health = health
         self._streams = streams
+        self.tracer = streams.tracer
 
     @answers_errors
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
@@ -80,6 +81,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
             outputs=[_metadata(tensor) for tensor in spec.outputs],
         )
 
+    @traces(UNARY)
     @answers_errors
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         """One inference."""

@@ -16,7 +16,7 @@ from service.rpc.codec import add_input, deadline_of, host_tensor, parameters_of
 from service.rpc.ports import Inference
 from service.rpc.status import Context, answers_errors, status_of
 from service.rpc.streams import Streams
-from service.rpc.tracing import blame
+from service.rpc.tracing import blame, traces
 from service.tensors import HostTensor
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ReplayService"].full_name
@@ -36,7 +36,9 @@ class ReplayServicer(ReplayServiceServicer):
     def __init__(self, worker: Inference, streams: Streams) -> None:
         self._worker = worker
         self._streams = streams
+        self.tracer = streams.tracer
 
+    @traces(UNARY)
     @answers_errors
     async def Replay(self, request: pb.ReplayRequest, context: Context) -> pb.ReplayResponse:
         """One inference."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -18,10 +17,8 @@ from service.rpc.address import Listen, bind
 from service.rpc.observing import Watching
 from service.rpc.ports import Inference, Observations, Operations
 from service.rpc.streams import Streams
-from service.rpc.tracing import TracingInterceptor
 from service.telemetry.tracing import Tracer
 
-TRACED = frozenset({inference.UNARY, replay.UNARY})
 SERVICES = (inference.SERVICE, replay.SERVICE, admin.SERVICE)  # what health checks may ask for by name
 
 
@@ -50,7 +47,7 @@ class Servers:
     ) -> None:
         self._streams = Streams(tracer)
         self._watching = Watching(observations)
-        self._inference = _server(limits, () if tracer is None else (TracingInterceptor(tracer, TRACED),))
+        self._inference = _server(limits)
         add_GRPCInferenceServiceServicer_to_server(inference.InferenceServicer(worker, state, self._streams), self._inference)
         add_ReplayServiceServicer_to_server(replay.ReplayServicer(worker, self._streams), self._inference)
         health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(state), self._inference)
@@ -79,9 +76,8 @@ class Servers:
         await asyncio.gather(*(server.stop(grace_s) for server in (self._inference, self._admin) if server))
 
 
-def _server(limits: Limits, interceptors: Sequence[TracingInterceptor] = ()) -> grpc.aio.Server:
+def _server(limits: Limits) -> grpc.aio.Server:
     return grpc.aio.server(
-        interceptors=interceptors,
         options=(
             ("grpc.so_reuseport", 0),  # else a second worker would share the port in silence
             ("grpc.max_receive_message_length", limits.message),

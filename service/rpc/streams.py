@@ -21,7 +21,7 @@ class Streams:
     """The open streams of a server, so that a stop can end them: a client may hold an idle stream open forever."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
-        self._tracer = tracer
+        self.tracer = tracer
         self._reading: set[asyncio.Timeout] = set()
         self._closing = False
 
@@ -41,7 +41,7 @@ class Streams:
 
         async def one(request: Request) -> None:
             try:
-                with traced(self._tracer, method, metadata, context):
+                with traced(self.tracer, method, metadata, context):
                     reply = await answer(request)
                 async with writing:
                     await context.write(reply)
