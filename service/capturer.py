@@ -294,7 +294,7 @@ class Capturer:
     def _carry_out(self, action: Action, among: int) -> bool:
         match action:
             case Evict(key):
-                return self._recorder.evict(key, "the policy keeps what saves more", patient=True)
+                return self._recorder.evict(key, "the policy keeps what saves more")
             case Rebuild(signature):
                 return self._rebuild({entry.arena for entry in self.cache.resident(signature)})
             case Capture(key, gain_s):
@@ -380,7 +380,7 @@ class Capturer:
 
     def _evict_all(self, keys: list[GraphKey]) -> int:
         entries = [entry for key in keys if (entry := self.cache.get(key)) is not None]
-        gone = [entry for entry in entries if self._recorder.evict(entry.key, "asked for", patient=True)]
+        gone = [entry for entry in entries if self._recorder.evict(entry.key, "asked for")]
         for arena in {entry.arena for entry in gone if entry.arena}:
             top = max(entry.key.bucket.volume for entry in gone if entry.arena == arena)
             left = [entry.key.bucket.volume for entry in self.cache if entry.arena == arena]
@@ -394,7 +394,7 @@ class Capturer:
         if any(entry.pinned for entry in members):  # the arena would not empty
             return False
         why = "its arena is made anew"
-        dropped = [entry for entry in members if self._recorder.evict(entry.key, why, patient=True)]
+        dropped = [entry for entry in members if self._recorder.evict(entry.key, why)]
         for entry in sorted(dropped, key=lambda entry: -entry.key.bucket.volume):
             try:
                 forced = isinstance(entry.payload, Graph) and entry.payload.forced
@@ -412,7 +412,7 @@ class Capturer:
     def _discard(self, entry: GraphEntry, refusal: CaptureRefused | None) -> None:
         if self.cache.get(entry.key) is entry:
             self.cache.pin(entry.key, pinned=False)
-            self._recorder.evict(entry.key, "its replay failed" if refusal is None else str(refusal), patient=True)
+            self._recorder.evict(entry.key, "its replay failed" if refusal is None else str(refusal))
             if refusal is not None:
                 self._refuse(entry.key, refusal)
 

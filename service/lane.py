@@ -28,6 +28,10 @@ class Lane(Protocol):
         """Queue `work`; its result or exception comes in the future."""
         ...
 
+    def alone(self, work: Callable[[], T]) -> T:
+        """Do something short while no item runs: a replay has its graph in use within one item only. Not to be called from the lane."""
+        ...
+
     def barrier(self) -> None:
         """Wait until everything queued before has run. Not to be called from the lane itself."""
         ...
@@ -63,10 +67,13 @@ class LaneThread:
         self._items.put(item)
         return future
 
+    def alone(self, work: Callable[[], T]) -> T:
+        """See Lane."""
+        return work() if self._closed.is_set() else self.submit(work).result()
+
     def barrier(self) -> None:
         """See Lane."""
-        if not self._closed.is_set():
-            self.submit(lambda: None).result()
+        self.alone(lambda: None)
 
     def close(self) -> None:
         """Run what is queued, then end the thread."""
@@ -118,6 +125,10 @@ class BackgroundLane:
         """See Lane. Raises what `between` raises."""
         self.between()
         return self._lane.submit(work)
+
+    def alone(self, work: Callable[[], T]) -> T:
+        """See Lane."""
+        return self._lane.alone(work)
 
     def barrier(self) -> None:
         """See Lane."""

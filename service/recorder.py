@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 20  # attempts to catch a graph between two replays
+_ATTEMPTS = 20  # to find a graph that nobody looks at: `explain` does for an instant, from a thread of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,26 +264,24 @@ class Recorder:
 
     # -- unmaking
 
-    def evict(self, key: GraphKey, why: str, *, patient: bool = False) -> bool:
-        """Evict one graph unless it is pinned; `patient` waits for the replay that has it in use. Whether it is gone."""
+    def evict(self, key: GraphKey, why: str) -> bool:
+        """Evict one graph unless it is pinned, after the replay that has it in use. Whether it is gone."""
         entry = self._cache.evict(key)
-        for _ in range(_PATIENCE):
+        for _ in range(_ATTEMPTS):
             resident = self._cache.get(key)
-            if entry is not None or not patient or resident is None or resident.pinned:
+            if entry is not None or resident is None or resident.pinned:
                 break
-            self._lane.barrier()
-            entry = self._cache.evict(key)
+            entry = self._lane.alone(lambda: self._cache.evict(key))
         if entry is not None:
             self.retire([entry], why)
         return entry is not None
 
     def resize(self, budget: int) -> None:
         """Change the budget and destroy what no longer fits, in-use graphs after their replay."""
-        for _ in range(_PATIENCE):
-            self.retire(self._cache.resize(budget, monotonic()), f"a budget of {budget} bytes")
+        for _ in range(_ATTEMPTS):
+            self.retire(self._lane.alone(lambda: self._cache.resize(budget, monotonic())), f"a budget of {budget} bytes")
             if self._cache.used <= budget:
                 break
-            self._lane.barrier()
 
     def retire(self, victims: list[GraphEntry], why: str) -> None:
         """Destroy what the cache has evicted."""

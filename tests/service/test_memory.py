@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from time import sleep
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -108,14 +111,35 @@ async def test_a_rebuild_serves_eagerly_meanwhile_and_fails_no_request() -> None
 
         node.capturer._admission.decide = decide  # type: ignore[method-assign]
         node.capturer._jobs.put(node.capturer._follow_policy, Turn.POLICY)
+        done = asyncio.ensure_future(settled(node))
         reasons = set()
-        for _ in range(400):
+        while not done.done():
             outcome = (await ask(node, "m", {"input": torch.ones(2, 4)})).outcome
             reasons.add(str(outcome.reason or outcome.path))
-        await settled(node)
         assert reasons <= {"replay", "evicted", "capture_pending"}
         assert measured() == 4 * MIB
         assert (await ask(node, "m", {"input": torch.ones(2, 4)})).outcome.path is Path.REPLAY
+
+
+async def test_a_graph_that_serves_without_a_pause_is_evicted_at_once() -> None:
+    """Somebody has it in use at every moment that another thread could look."""
+    async with running("cpu", TEXT) as node:
+        await warm(node, 8)
+        cache, (entry,) = node.capturer.cache, list(node.capturer.cache)
+        begun = threading.Event()
+
+        def serve() -> None:
+            found = cache.acquire(entry.key.signature, {"batch": 8}, entry.key.bucket)
+            if found is not None:
+                node.lane.post(serve)
+                begun.set()
+                sleep(0.01)
+                cache.release(found)
+
+        node.lane.post(serve)
+        await asyncio.to_thread(begun.wait)
+        assert await node.admin.evict("m", "", {"batch": 8}, {}) == 1
+        assert not list(cache)
 
 
 async def test_a_refused_capture_that_enlarged_an_arena_is_counted() -> None:
