@@ -178,7 +178,8 @@ class Profiling:
 
     async def run(self) -> None:
         """Write every few seconds; ends by being cancelled."""
-        while True:
+        task = asyncio.current_task()
+        while task is None or not task.cancelling():  # a client library may take the cancellation for a time-out of its own
             await asyncio.sleep(FLUSH_S * (0.9 + 0.2 * self.breaker.jitter()))
             await self.flush()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from cachepolicy.costs import CostTable
 from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.profile import TrafficProfile, Workload, shape_of
 from service.profiling import FLUSH_S, Breaker, Counted, Profiling
-from service.stores.base import WINDOW_S, CostRecord, program_of
+from service.stores.base import WINDOW_S, Contents, CostRecord, StoreError, program_of
 from service.stores.opening import open_store
 from service.telemetry.metrics import Metrics
 from service.traffic import Traffic
@@ -50,6 +51,42 @@ class Bench:
 
     def errors(self, op: str) -> float:
         return sample(self.metrics.registry.text(), f'graphcache_profile_store_errors_total{{op="{op}"}}')
+
+
+class Deaf:
+    """A store that once takes a cancellation for trouble of its own, as redis-py does where a time-out is due at the same moment."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def read(self, now: float) -> Contents:
+        raise NotImplementedError
+
+    async def write(self, windows: object, costs: object, now: float) -> None:
+        first = not self.asked.is_set()
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if first:
+                raise StoreError("time-out") from None
+            raise
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_writing_ends_though_the_store_swallows_the_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a worker that leaves would write on, beside its own farewell."""
+    monkeypatch.setattr("service.profiling.FLUSH_S", 0.0)
+    store, traffic = Deaf(), Traffic()
+    profiling = Profiling(store, traffic, GraphCache(1 << 20), CostTable(), "a device", Metrics(), "one")
+    traffic.note(KEY, {"batch": 3})
+    writing = asyncio.create_task(profiling.run())
+    await store.asked.wait()
+    writing.cancel()
+    done, _ = await asyncio.wait([writing], timeout=10.0)
+    assert done == {writing}
 
 
 async def stored(server: Server, now: float) -> dict[str, float]:
