@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
+from opentelemetry.trace import SpanContext
 
 from service.pb.graphcache.v1.replay_pb2_grpc import ReplayServiceStub
 from service.pb.inference.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from service.rpc.address import Listen
 from service.rpc.server import Servers
 from service.serving import Node
-from service.telemetry.tracing import Finished, RequestTrace
+from service.telemetry.tracing import Finished, RequestTrace, Tracer
 from tests.harness import running
 from tests.otlp import Collector, collecting
 
@@ -31,6 +33,7 @@ class Traced:
     address: str
     channel: grpc.aio.Channel
     collector: Collector
+    quiet: asyncio.Event  # no request has begun that has not ended
 
     @property
     def replay(self) -> ReplayServiceAsyncStub:
@@ -42,10 +45,11 @@ class Traced:
         """The Open Inference Protocol."""
         return GRPCInferenceServiceStub(self.channel)
 
-    def flush(self) -> None:
-        """Send what has ended so far."""
+    async def flush(self) -> None:
+        """Wait for the end of what has begun, then send it: a client has its answer a moment before the call has ended for the server."""
+        await self.quiet.wait()
         assert self.node.exporting is not None
-        self.node.exporting.close()
+        await asyncio.to_thread(self.node.exporting.close)
 
 
 class Kept:
@@ -78,8 +82,32 @@ async def traced(
             address, _ = await servers.start()
             try:
                 async with grpc.aio.insecure_channel(address) as channel:
-                    yield Traced(node, address, channel, collector)
+                    yield Traced(node, address, channel, collector, _watched(node.tracer))
             finally:
                 await servers.stop(0)
                 if node.exporting is not None:
                     node.exporting.close()
+
+
+def _watched(tracer: Tracer | None) -> asyncio.Event:
+    quiet = asyncio.Event()
+    quiet.set()
+    if tracer is None:
+        return quiet
+    under_way: set[RequestTrace] = set()
+    begin, finish = tracer.begin, tracer.finish
+
+    def begun(method: str, parent: SpanContext | None) -> RequestTrace:
+        trace = begin(method, parent)
+        under_way.add(trace)
+        quiet.clear()
+        return trace
+
+    def finished(trace: RequestTrace) -> None:
+        finish(trace)
+        under_way.discard(trace)
+        if not under_way:
+            quiet.set()
+
+    tracer.begin, tracer.finish = begun, finished  # type: ignore[method-assign]
+    return quiet

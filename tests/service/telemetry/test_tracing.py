@@ -50,14 +50,9 @@ def request(rows: int = 2, model: str = "affine", value: float = 1.0, request_id
     )
 
 
-async def ended_at_the_server() -> None:
-    """A client has its answer a moment before the call has ended for the server; nobody tells when."""
-    await asyncio.sleep(0.3)
-
-
-def servers(of: Traced) -> list[Span]:
+async def servers(of: Traced) -> list[Span]:
     """The roots of requests, once all has been sent."""
-    of.flush()
+    await of.flush()
     return [span for span in of.collector.spans if span.message.kind == 2]
 
 
@@ -74,7 +69,7 @@ async def test_a_request_is_one_tree_below_its_callers_span() -> None:
         await of.replay.Replay(request(request_id="first"), metadata=(CALLER,))
         of.node.admin.set_mode("affine", "", {}, "none", None)
         await of.replay.Replay(request(request_id="second"))
-        first, second = servers(of)
+        first, second = await servers(of)
         assert (first.name, first.trace, first.parent) == (REPLAY, "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
         assert (second.name, second.parent) == (REPLAY, "")
         assert second.trace != first.trace
@@ -115,7 +110,7 @@ async def test_every_reason_of_a_fallback_is_kept_though_hardly_anything_is_samp
         of.node.worker._executor._router.route = lambda *_: Eager(reason, "for a test", Bucket.of(batch=2))  # type: ignore[method-assign]
         for _ in range(3):
             await of.replay.Replay(request(), metadata=(UNSAMPLED,))
-        found = servers(of)
+        found = await servers(of)
         assert [span.attributes["graphcache.fallback.reason"] for span in found] == [str(reason)] * 3
         assert {span.attributes["graphcache.fallback.detail"] for span in found} == {"for a test"}
         assert {tuple(tree(of, span)[-1:]) for span in found if span.parent} == {("graphcache.fallback",)}
@@ -176,7 +171,7 @@ async def test_every_way_to_fail_is_kept_and_told(
     async with traced(TEXT, sample="0%", keep="[error]") as of:
         with suppress(grpc.aio.AioRpcError):
             await act(of)
-        (found,) = servers(of)
+        (found,) = await servers(of)
         assert (found.attributes["graphcache.outcome"], found.attributes["rpc.response.status_code"]) == (outcome, status)
         assert (found.message.status.code == 2) is fault
         events = [event for event in found.message.events if event.name == "exception"]
@@ -191,8 +186,7 @@ async def test_a_call_whose_deadline_passes_is_not_one_that_was_cancelled() -> N
     async with traced(TEXT, sample="0%") as of:
         with pytest.raises(grpc.aio.AioRpcError):
             await of.replay.Replay(request(model="slow"), timeout=0.05)
-        await ended_at_the_server()
-        (found,) = servers(of)
+        (found,) = await servers(of)
         assert found.attributes["rpc.response.status_code"] == "DEADLINE_EXCEEDED"
 
 
@@ -209,7 +203,7 @@ async def test_messages_of_streams_are_requests() -> None:
         await triton.write(pb.ModelInferRequest(model_name="affine", inputs=[tensor], raw_input_contents=[bytes(16)]))
         await triton.done_writing()
         assert len([reply async for reply in triton]) == 1
-        found = servers(of)
+        found = await servers(of)
         assert {span.parent for span in found} == {"b7ad6b7169203331"}
         statuses = {(span.name.rpartition("/")[2], span.attributes["rpc.response.status_code"]) for span in found}
         assert statuses == {("ReplayStream", "OK"), ("ReplayStream", "INVALID_ARGUMENT"), ("ModelStreamInfer", "OK")}
@@ -219,7 +213,7 @@ async def test_requests_of_one_batch_share_its_span_and_parts_have_one_each() ->
     """Twelve rows of at most eight are two batches; a batch links to all of its requests."""
     async with traced(TEXT) as of:
         await of.replay.Replay(request(12))
-        (found,) = servers(of)
+        (found,) = await servers(of)
         assert len(found.links) == 2
         assert found.attributes["graphcache.parts"] == 2
         assert tree(of, found).count("graphcache.fallback") == 2
@@ -233,7 +227,7 @@ async def test_the_worker_traces_what_it_does_of_its_own_accord() -> None:
         with suppress(Exception):
             await of.node.admin.warm("slow", "", {"batch": 8}, {}, force=True)
         await of.node.admin.evict("affine", "", None, {})
-        of.flush()
+        await of.flush()
         captured, refused = of.collector.named("graphcache.capture")
         (evicted,) = of.collector.named("graphcache.evict")
         assert (captured.attributes["graphcache.result"], captured.attributes["graphcache.bucket"]) == ("ok", "batch=2")
