@@ -23,7 +23,7 @@ from cachepolicy.capture import Capture
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import GraphKey, Signature
 from service.admin import Admin
-from service.capturer import Capturer, Promise
+from service.capturer import Capturer
 from service.config import PrewarmConfig, PrewarmEntry
 from service.errors import GraphcacheError
 from service.measuring import Figures, Sample
@@ -35,6 +35,7 @@ from service.registry import Registry, ServedModel
 from service.stores.base import CostRecord
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Operation, Tracer
+from service.upkeep import Promise
 
 log = logging.getLogger(__name__)
 

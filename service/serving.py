@@ -298,7 +298,7 @@ def assemble(config: Config) -> Node:
         max_waiting_bytes=config.worker.limits.waiting_bytes,
         default_deadline_s=config.worker.default_deadline,
     )
-    capturer.on_device_lost = worker.lose_device
+    capturer.on_device_lost(worker.lose_device)
 
     def surroundings() -> Surroundings:  # a model's own code may have changed settings on the way
         return Surroundings(backend.environment().fingerprint(), settings.now())

@@ -80,4 +80,4 @@ async def warm_all(node: Node, model: str) -> None:
 
 async def settled(node: Node) -> None:
     """All jobs of the capturer that are queued now are done."""
-    await asyncio.wrap_future(node.capturer._submit(lambda: None, Turn.POLICY))
+    await asyncio.wrap_future(node.capturer._thread.submit(lambda: None, Turn.POLICY))

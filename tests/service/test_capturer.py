@@ -81,7 +81,7 @@ async def test_force_skips_the_profit_test() -> None:
         await repeat(node, 1, "refused")
         assert (await node.admin.warm("m", "", {"batch": 1}, {}, force=True)).state == "serving"
         assert (await send(node, 1)).path is Path.REPLAY
-        policy = node.capturer._admission
+        policy = node.capturer._follower._admission
         assert isinstance(policy, PaybackAdmission)
         (known,) = policy._known.values()
         assert not known.refusals
@@ -183,8 +183,8 @@ async def test_who_asks_for_a_graph_goes_before_the_policy() -> None:
     async with running("cpu", config("drudge", "[1, 2, 4, 8, 16, 32, 64]"), ["cache.capture.background=false"]) as node:
         model = served(node, "m")
         wanted = [Capture(model.key((), bucket), 1.0) for bucket in reversed(list(model.ladder.buckets()))]
-        node.capturer._admission.decide = lambda *_: list(wanted)  # type: ignore[method-assign]
-        node.capturer._jobs.put(node.capturer._follow_policy, Turn.POLICY)
+        node.capturer._follower._admission.decide = lambda *_: list(wanted)  # type: ignore[method-assign]
+        node.capturer._thread.put(node.capturer._follower.follow, Turn.POLICY)
         await verifying(node, "m")
         await node.admin.warm("m", "", {"batch": 1}, {}, force=True)
         assert [graph.bucket.as_dict() for graph in node.admin.graphs("m") if graph.state == "serving"] == [{"batch": 1}, {"batch": 64}]

@@ -109,8 +109,8 @@ async def test_a_rebuild_serves_eagerly_meanwhile_and_fails_no_request() -> None
             actions, plan[:] = list(plan), []
             return actions
 
-        node.capturer._admission.decide = decide  # type: ignore[method-assign]
-        node.capturer._jobs.put(node.capturer._follow_policy, Turn.POLICY)
+        node.capturer._follower._admission.decide = decide  # type: ignore[method-assign]
+        node.capturer._thread.put(node.capturer._follower.follow, Turn.POLICY)
         done = asyncio.ensure_future(settled(node))
         reasons = set()
         while not done.done():
