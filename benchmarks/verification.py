@@ -21,6 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from service import garbage
 from service.config import load
 from service.messages import InferRequest
 from service.serving import Node, assemble
@@ -78,6 +79,7 @@ async def measure(device: str, seconds: float, clients: int) -> None:
     node = assemble(config)
     for model in config.models:
         await node.admin.load_config(model)
+    garbage.keep()
     node.worker.prewarmed()
     for batch in (8, 4, 2, 1):
         await node.admin.warm("asked", "", {"batch": batch}, {}, force=True)

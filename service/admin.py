@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Mapping
 from time import monotonic, time
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import Signature
 from cachepolicy.reasons import hint_for
+from service import garbage
 from service.capturer import Capturer
 from service.choices import Above
 from service.errors import BadInput, Conflict, NotSupported, Unavailable
@@ -89,12 +91,16 @@ class Admin:
     async def unload(self, model: str, version: str = "") -> None:
         """Take a model down: it takes no more requests, those accepted before are answered, then its graphs are destroyed."""
         async with self._changes:
-            served = self._registry.get(model, version)
-            self._registry.withdraw(served)
-            await asyncio.to_thread(self._settle, [served.signature(variant) for variant in served.spec.all_variants()])
-            self._registry.forget(served)
-            if all(other.spec.name != served.spec.name for other in self._registry.all()):
-                self.on_unloaded(served.spec.name)
+            garbage.let_go(await self._take_down(model, version))
+
+    async def _take_down(self, model: str, version: str) -> ref[object]:
+        served = self._registry.get(model, version)
+        self._registry.withdraw(served)
+        await asyncio.to_thread(self._settle, [served.signature(variant) for variant in served.spec.all_variants()])
+        self._registry.forget(served)
+        if all(other.spec.name != served.spec.name for other in self._registry.all()):
+            self.on_unloaded(served.spec.name)
+        return ref(served.loaded.module)
 
     async def reload(self, model: str, version: str = "", weights: str = "") -> ModelStatus:
         """Load a model's weights anew (from another file where `weights` names one) and swap them in.
@@ -108,10 +114,12 @@ class Admin:
             loaded = await asyncio.to_thread(self._load, config, generation)
             if loaded.spec != served.spec:
                 raise Conflict(f"model {served.id}: the reloaded model's inputs, outputs or axes differ; unload it and load the new one")
+            before: ref[object] = ref(served.loaded.module)
             async with served.wholeness.changed():
                 stale = served.replace(loaded, config, self._surroundings(), generation)
             self._capturer.introduce(served)
             await asyncio.to_thread(self._settle, stale)
+            garbage.let_go(before)
             self._want_all(served, served.spec.all_variants())
         return ModelStatus(served.spec.name, served.spec.version, ModelState.READY, "", served.spec)
 

@@ -85,7 +85,7 @@ class Batcher:
 
     def submit(self, ticket: Ticket, other_axes: Bucket | None) -> None:
         """Queue a ticket. `other_axes` is the bucket of all axes but the batch's; None where no bucket covers it."""
-        key = (ticket.served, ticket.variant, other_axes)
+        key = (id(ticket.served), ticket.variant, other_axes)  # an empty group keeps no unloaded model's weights
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group()

@@ -28,7 +28,6 @@ from service.units import Budget, parse_address, parse_budget, parse_duration, p
 NOT_BUILT: Mapping[str, tuple[object, ...]] = {
     "worker.frontends": (0,),
     "worker.tls": (),
-    "cache.capture.max_nodes": (),
     "requests": (),
     "telemetry.metrics": ("prometheus",),
 }
@@ -161,6 +160,7 @@ class CaptureConfig(Section):
     background: Flag = True
     min_gain: Share = 0.05  # of the replay's time, that eager has to take more
     shadow: Flag = False
+    max_nodes: Count = 5000  # of a graph: while it is made ready, requests wait for the driver
 
 
 class PrewarmEntry(Section):

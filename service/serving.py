@@ -20,6 +20,7 @@ from cachepolicy.cache import GraphCache
 from cachepolicy.capture import Patience, PaybackAdmission
 from cachepolicy.costs import CostTable, Guesses
 from cachepolicy.reasons import RefusalReason
+from service import garbage
 from service.admin import Admin
 from service.backends.artefacts import keep_compiled
 from service.backends.base import Backend
@@ -213,7 +214,7 @@ class Node:
 
 def assemble(config: Config) -> Node:
     """Make the parts and put them together. To be called on the event loop that will serve."""
-    backend = open_backend(config.worker.device)
+    backend = open_backend(config.worker.device, max_nodes=config.cache.capture.max_nodes)
     lane = LaneThread(backend.lane, "lane")
     beside = BackgroundLane(lane)
     registry, costs, metrics, health = Registry(), CostTable(GUESSES), Metrics(), HealthState(SERVICES)
@@ -342,6 +343,7 @@ async def _prewarm(config: Config, node: Node) -> None:
     """Ready once the prewarm is over, or at once where that is not waited for."""
 
     def ready() -> None:
+        garbage.keep()
         node.worker.prewarmed()
         node.health.set_ready(node.worker.ready)
         node.health.set_started()

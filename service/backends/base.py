@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.keys import Environment
+from cachepolicy.reasons import RefusalReason
+from service.errors import CaptureRefused
 from service.models.spec import Shape, Variant
 from service.tensors import HostTensor
 
@@ -84,6 +86,13 @@ class DeviceMemory:
 
 
 Outputs = dict[str, HostTensor]
+
+
+def refuse_many_nodes(nodes: int, limit: int | None) -> None:
+    """Making a graph ready keeps the driver from others' launches in proportion to its nodes. Raises CaptureRefused."""
+    if limit is not None and nodes > limit:
+        problem = f"the step has {nodes} operations, and cache.capture.max_nodes is {limit}"
+        raise CaptureRefused(RefusalReason.CAPTURE_ERROR, problem)
 
 
 class Recording(Protocol):

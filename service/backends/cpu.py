@@ -12,7 +12,7 @@ import torch
 from cachepolicy.buckets import Bucket
 from cachepolicy.keys import Environment
 from cachepolicy.reasons import RefusalReason
-from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding
+from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding, refuse_many_nodes
 from service.backends.eager import split_outputs, stack_inputs
 from service.backends.environment import describe
 from service.backends.host_memory import host_memory
@@ -81,7 +81,8 @@ class CpuBackend:
 
     device = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int | None = None) -> None:
+        self._max_nodes = max_nodes
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
 
@@ -145,6 +146,7 @@ class CpuBackend:
         started = perf_counter()
         program = record_program(model, variant, given, targets, sizes)
         timings.capture = perf_counter() - started
+        refuse_many_nodes(program.operations, self._max_nodes)
         started = perf_counter()
         step = lower(program, model.spec.compile)
         timings.instantiate = perf_counter() - started

@@ -11,7 +11,7 @@ import torch
 
 from cachepolicy.buckets import Bucket
 from cachepolicy.keys import Environment
-from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding
+from service.backends.base import Batch, CaptureTimings, DeviceMemory, Outputs, Padding, refuse_many_nodes
 from service.backends.blockers import paths_of
 from service.backends.calls import Calls
 from service.backends.cuda_capture import CAPTURE_LOCK, CaptureFailed, capture
@@ -120,8 +120,9 @@ class CudaBackend:
     Both come from the pool of high-priority streams: models draw their side streams from the other, which hands out the same few in turn.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, max_nodes: int | None = None) -> None:
         self.device = str(device)
+        self._max_nodes = max_nodes
         self._device = device
         torch.cuda.set_device(device)
         self._lane = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -205,10 +206,11 @@ class CudaBackend:
         timings.capture = perf_counter() - started
         started = perf_counter()
         try:
+            nodes = count_nodes(graph)
+            refuse_many_nodes(nodes, self._max_nodes)
             graph.instantiate()
             upload(graph, self._capturing)
             self._capturing.synchronize()
-            nodes = count_nodes(graph)
         except Exception:
             graph.reset()
             leave()

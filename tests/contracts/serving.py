@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from cachepolicy.cache import GraphEntry
+from cachepolicy.reasons import RefusalReason
 from service.backends.base import Batch, Outputs, Padding
-from service.errors import OutOfDeviceMemory
+from service.errors import CaptureRefused, OutOfDeviceMemory
 from service.messages import GraphMode, Path
 from service.recorder import Graph
 from service.tensors import HostTensor
@@ -55,6 +56,20 @@ async def test_decode_steps_of_random_mixes_equal_eager_and_touch_no_foreign_slo
             for slot in slots:
                 position[slot] += 1
         assert set(paths) == {Path.REPLAY}
+
+
+async def test_a_graph_of_too_many_nodes_is_refused_and_its_model_served(device: str) -> None:
+    """The bound holds whoever asks; requests and explain name it."""
+    async with running(device, sets=["cache.capture.background=false", "cache.capture.max_nodes=20"]) as node:
+        with pytest.raises(CaptureRefused, match=r"operations, and cache\.capture\.max_nodes is 20") as refused:
+            await node.admin.warm("chain32", "", {"batch": 4}, {}, force=True)
+        assert refused.value.reason is RefusalReason.CAPTURE_ERROR
+        x = {"x": torch.randn(3, 1024)}
+        reply = await ask(node, "chain32", x)
+        assert (reply.outcome.path, reply.outcome.reason) == (Path.EAGER, "refused")
+        assert "max_nodes is 20" in reply.outcome.detail
+        close(value(reply.outputs["y"]), eager(served(node, "chain32").loaded, x)["y"])
+        await node.admin.warm("mlp", "", {"batch": 4}, {}, force=True)
 
 
 async def test_one_batch_never_names_a_slot_twice(device: str) -> None:
