@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -55,6 +55,8 @@ class Upkeep:
         self._served: dict[Signature, tuple[ServedModel, Variant]] = {}
         self._since: dict[Signature, float] = {}
         self._lock = threading.Lock()  # for changes of the two tables above
+        self._loose: set[str] = set()  # arenas that take more than their graphs need
+        self._returning: dict[GraphKey, GraphEntry] = {}  # dropped with their arena, and to be made anew
 
     # -- models; known to any thread
 
@@ -111,14 +113,22 @@ class Upkeep:
             self._admission.pardon(key)
         return entry
 
-    def capture(self, key: GraphKey, why: Mapping[str, Value], *, force: bool = False, known: bool = False) -> GraphEntry:
-        """Have a graph made. Raises what the recorder raises, and remembers refusals."""
+    def capture(
+        self,
+        key: GraphKey,
+        why: Mapping[str, Value],
+        *,
+        force: bool = False,
+        known: bool = False,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> GraphEntry:
+        """Have a graph made, as long as it is wanted. Raises what the recorder raises, and remembers refusals."""
         found = self._served.get(key.signature)
         if found is None:
             self._progress.drop(key)
             raise Conflict(SUPERSEDED)
         try:
-            with self._thread.so_long_as(lambda: key.signature in self._served):
+            with self._thread.so_long_as(lambda: key.signature in self._served and wanted()):
                 return self._recorder.capture(*found, key, why, force=force, known=known)
         except CaptureRefused as refusal:
             if refusal.reason is RefusalReason.UNSUPPORTED_MODE:  # the mode's business, and over as soon as that changes
@@ -132,28 +142,39 @@ class Upkeep:
 
     def evict(self, keys: list[GraphKey]) -> int:
         """Take graphs out of service and destroy them, and have their arenas made anew where that gives memory back. How many went."""
+        stay_away = [key for key in keys if self._returning.pop(key, None) is not None]
         entries = [entry for key in keys if (entry := self._cache.get(key)) is not None]
         gone = [entry for entry in entries if self._recorder.evict(entry.key, "asked for")]
         for arena in {entry.arena for entry in gone if entry.arena}:
             top = max(entry.key.bucket.volume for entry in gone if entry.arena == arena)
             left = [entry.key.bucket.volume for entry in self._cache if entry.arena == arena]
-            if left and top > max(left):
-                self._thread.put(partial(self.rebuild, {arena}), Turn.ASKED)
-        return len(gone)
+            if left and top > max(left) and arena not in self._loose:
+                self._loose.add(arena)
+                self._thread.put(partial(self._tighten, arena), Turn.ASKED)
+        return len(gone) + len(stay_away)
+
+    def _tighten(self, arena: str) -> None:
+        if arena in self._loose:  # else it was made anew meanwhile
+            self.rebuild({arena})
 
     def rebuild(self, arenas: set[str]) -> bool:
         """Drop arenas, then record their graphs again; requests run eagerly meanwhile (docs/design.md, 3). Whether that was possible."""
         members = [entry for entry in self._cache if entry.arena and entry.arena in arenas]
         if any(entry.pinned for entry in members):  # the arena would not empty
             return False
+        self._loose -= arenas
         why = "its arena is made anew"
         dropped = [entry for entry in members if self._recorder.evict(entry.key, why)]
-        for entry in sorted(dropped, key=lambda entry: -entry.key.bucket.volume):
+        self._returning = {entry.key: entry for entry in sorted(dropped, key=lambda entry: -entry.key.bucket.volume)}
+        while self._returning:
+            key, entry = next(iter(self._returning.items()))
             try:
                 forced = isinstance(entry.payload, Graph) and entry.payload.forced
-                self.capture(entry.key, {"graphcache.cause": why}, force=forced, known=True)
+                wanted = partial(self._returning.__contains__, key)
+                self.capture(key, {"graphcache.cause": why}, force=forced, known=True, wanted=wanted)
             except (CaptureRefused, NotYetProvable, Conflict) as refusal:
-                log.warning("not captured again: %s", refusal)
+                log.warning("%s is not captured again: %s", key, refusal)
+            self._returning.pop(key, None)
         return True
 
     def resize(self, budget: int) -> BudgetChange:

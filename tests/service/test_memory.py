@@ -121,6 +121,18 @@ async def test_a_rebuild_serves_eagerly_meanwhile_and_fails_no_request() -> None
         assert (await ask(node, "m", {"input": torch.ones(2, 4)})).outcome.path is Path.REPLAY
 
 
+async def test_what_is_evicted_while_its_arena_is_made_anew_stays_away() -> None:
+    """Evicted in a row, largest first: the arena is being made anew from the first on, and none of them comes back."""
+    async with running("cpu", TEXT) as node:
+        measured = arenas(node)
+        await warm(node, 8, 4, 2, 1)
+        for size in (8, 4, 2):
+            assert await node.admin.evict("m", "", {"batch": size}, {}) == 1
+        await settled(node)
+        assert [entry.key.bucket["batch"] for entry in node.capturer.cache] == [1]
+        assert measured() == MIB
+
+
 async def test_a_graph_that_serves_without_a_pause_is_evicted_at_once() -> None:
     """Somebody has it in use at every moment that another thread could look."""
     async with running("cpu", TEXT) as node:
