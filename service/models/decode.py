@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own habit)
 
+_DRAWN = (1 << 20) - 3  # a prime: no two rows begin at the same of these values
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -128,4 +130,7 @@ class DecodeStep(nn.Module):
 
 
 def _matrix(g: torch.Generator, rows: int, columns: int, dtype: torch.dtype) -> nn.Parameter:
-    return nn.Parameter((torch.randn(rows, columns, generator=g) * columns**-0.5).to(dtype))
+    """Normal values. What is large repeats them from row to row at other columns: to draw a billion would take many seconds."""
+    size = rows * columns
+    drawn = (torch.randn(min(size, _DRAWN), generator=g) * columns**-0.5).to(dtype)
+    return nn.Parameter(drawn.repeat(-(-size // len(drawn)))[:size].view(rows, columns))

@@ -291,12 +291,12 @@ def digest(tensor: torch.Tensor) -> int:
         return 0
     data = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     words = data.view(torch.int32) if data.numel() % 4 == 0 and data.data_ptr() % 4 == 0 else data
+    weights = torch.arange(1, 2 * min(words.numel(), _CHUNK) + 1, 2, device=tensor.device)
+    weights ^= weights << 17  # so that sums of neighbours do not cancel
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for start in range(0, words.numel(), _CHUNK):
         part = words[start : start + _CHUNK].to(torch.int64)
-        weights = torch.arange(2 * start + 1, 2 * (start + part.numel()) + 1, 2, device=part.device)
-        weights ^= weights << 17  # so that sums of neighbours do not cancel
-        total = total * 31 + (part * weights).sum()
+        total = total * 31 + (part * weights[: part.numel()]).sum()
     return int(total)
 
 

@@ -19,7 +19,7 @@ from service.verification.samples import Inputs, take_rows
 
 T = TypeVar("T")
 
-_REST = 9.0  # while requests come, pause that many times as long as was worked: lane and interpreter are theirs for nine tenths
+_REST = 19.0  # while requests come, pause that many times as long as was worked: lane and interpreter are theirs
 _LONGEST_REST_S = 0.25
 
 
