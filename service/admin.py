@@ -125,7 +125,7 @@ class Admin:
 
     def fresh(self, served: ServedModel) -> LoadedModel:
         """Another instance of a model, with weights and state as after its load; nothing of the worker touches it."""
-        return self._load(served.config, 0)
+        return served.loaded.fresh()
 
     # -- graphs
 

@@ -199,13 +199,6 @@ class Registry:
             raise UnknownModel(f"model {name!r} has no version {version!r}; up are {', '.join(versions)}")
         raise UnknownModel(f"unknown model {name!r}")
 
-    def config_of(self, loaded: LoadedModel) -> ModelConfig:
-        """The configuration that a load came from. Raises Unavailable where it was unloaded or reloaded meanwhile."""
-        for served in self.all():
-            if served.loaded is loaded:
-                return served.config
-        raise Unavailable(f"{loaded.weights} is not up any more")
-
     def all(self) -> list[ServedModel]:
         """Every model that is up."""
         return [served for versions in self._models.values() for served in versions.values()]

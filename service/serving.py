@@ -238,11 +238,8 @@ def assemble(config: Config) -> Node:
             index=next((number for number, listed in enumerate(config.models) if listed is model), None),
         )
 
-    def fresh(model: LoadedModel) -> LoadedModel:
-        return load(registry.config_of(model), 0)
-
     accepted = Accepted()
-    proof = Proof(backend, fresh, accepted)
+    proof = Proof(backend, lambda model: model.fresh(), accepted)
 
     def idle() -> bool:
         return not worker.waiting

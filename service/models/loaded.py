@@ -34,12 +34,17 @@ DATATYPES: dict[torch.dtype, Datatype] = {dtype: datatype for datatype, dtype in
 ExampleInputs = Callable[[int, int], Mapping[str, torch.Tensor]]
 
 
+def _no_source() -> LoadedModel:
+    raise NotImplementedError("this model was put together by hand")
+
+
 @dataclass(slots=True, eq=False)
 class LoadedModel:
     """One version of a model on the device.
 
     `weights` names this very load ("encoder:1@3"); `program` is what costs may be shared under (docs/design.md, 8).
-    `examples(batch, seed)` gives real values where the model's source has them.
+    `examples(batch, seed)` gives real values where the model's source has them. `fresh()` makes another instance, with weights and
+    state as after a load, that shares nothing with this one; it raises what a load raises.
     """
 
     spec: ModelSpec
@@ -49,6 +54,7 @@ class LoadedModel:
     weights: str
     state: dict[str, torch.Tensor] = field(default_factory=dict)  # declared buffers by name
     examples: ExampleInputs | None = None
+    fresh: Callable[[], LoadedModel] = _no_source
 
     def forward(self, inputs: dict[str, torch.Tensor], variant: Variant) -> dict[str, torch.Tensor]:
         """Run the step. Inputs go by keyword, variant choices as string keywords; outputs come back by declared name, in order.

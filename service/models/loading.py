@@ -61,18 +61,24 @@ def load_model(
     del trial, results
 
     grows = {name for name, described in after.items() if before.get(name) is None and described is not None}
-    module = _instance(config, source, device, base_dir, place, first_run=(runs[0], first_variant) if grows else None)
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()  # lanes have streams of their own, which do not wait for this one
-    return LoadedModel(
-        spec=spec,
-        module=module,
-        device=device,
-        program=digest([code, config.args, after]),
-        weights=f"{config.name}:{config.version}@{generation}",
-        state={entry.buffer: module.get_buffer(entry.buffer) for entry in state},
-        examples=_requested(examples, spec) if examples else None,
-    )
+    first_run = (runs[0], first_variant) if grows else None
+
+    def instance(source: Source, generation: int) -> LoadedModel:
+        module = _instance(config, source, device, base_dir, place, first_run=first_run)
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # lanes have streams of their own, which do not wait for this one
+        return LoadedModel(
+            spec=spec,
+            module=module,
+            device=device,
+            program=digest([code, config.args, after]),
+            weights=f"{config.name}:{config.version}@{generation}",
+            state={entry.buffer: module.get_buffer(entry.buffer) for entry in state},
+            examples=_requested(examples, spec) if examples else None,
+            fresh=lambda: instance(open_source(config, allowed, base_dir, place), 0),  # the source's own globals are not shared
+        )
+
+    return instance(source, generation)
 
 
 def layout(module: nn.Module) -> Layout:

@@ -36,7 +36,7 @@ def constructed(cause: Cause, device: str) -> Made:
         case Cause.DEVICE_BOUND:
             return Made(profits.Heavy(64, 4096, 8), 64, 2048, 2048) if gpu else Made(profits.Heavy(64, 256, 8), 64, 256, 256)
         case Cause.COPY_BOUND:
-            return Made(profits.Carries(), 1 << 21, 4, 4) if gpu else Made(profits.Carries(), 1 << 19, 4, 4)
+            return Made(profits.Carries(), 1 << 20, 4, 4) if gpu else Made(profits.Carries(), 1 << 19, 4, 4)
         case Cause.PADDING:
             return Made(profits.Heavy(64, 2048, 8), 64, 4096, 1) if gpu else Made(profits.Heavy(64, 128, 8), 64, 256, 1)
         case Cause.SMALL_REGION:
