@@ -121,9 +121,13 @@ class BackgroundLane:
         """Seconds that the lane spent on items so far, whoever's."""
         return self._lane.busy_s
 
+    def make_way(self) -> None:
+        """Do what can't wait, where other things than items of the lane take long, too. Raises what `between` raises."""
+        self.between()
+
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """See Lane. Raises what `between` raises."""
-        self.between()
+        self.make_way()
         return self._lane.submit(work)
 
     def alone(self, work: Callable[[], T]) -> T:

@@ -15,6 +15,7 @@ from cachepolicy.keys import GraphKey, Signature
 from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend, Padding, Recording
 from service.errors import CaptureRefused, Conflict, DeviceLost, NotYetProvable, OutOfDeviceMemory, told
+from service.hostlock import HostLock
 from service.lane import Lane
 from service.measuring import SIZES, Figures, Timer
 from service.memory import Ledger, predicted_bytes
@@ -87,6 +88,7 @@ class Recorder:
         costs: CostTable,
         verifier: Verifier,
         timer: Timer,
+        host: HostLock,
         metrics: Metrics,
         journal: Journal,
         tracer: Tracer | None,
@@ -106,6 +108,7 @@ class Recorder:
         self._costs = costs
         self._verifier = verifier
         self._timer = timer
+        self._host = host
         self._metrics = metrics
         self._journal = journal
         self._tracer = tracer
@@ -165,9 +168,10 @@ class Recorder:
         self.progress.note(key, Progress(Stage.CAPTURING))
         with self._step("graphcache.judge"):
             self._verifier.judge(loaded, variant, self._lane)
-        self._make_room(key)
-        with self._step("graphcache.record"):
-            recording = self._backend.record(loaded, variant, key.bucket, own_pool=self._own_pools)
+        with self._host.held():  # which is waited for before anything is evicted
+            self._make_room(key)
+            with self._step("graphcache.record"):
+                recording = self._backend.record(loaded, variant, key.bucket, own_pool=self._own_pools)
         self._ledger.recorded(recording)
         try:
             # What a capture costs is what it keeps from requests: the proof and the measurement make way for them.

@@ -31,6 +31,7 @@ from service.choices import ArenaScope, Compile
 from service.config import Config, ModelConfig, TelemetryConfig, WorkerConfig, parse_model
 from service.errors import CaptureRefused, ConfigError, DeviceLost
 from service.execution import Executor
+from service.hostlock import HostLock
 from service.lane import BackgroundLane, LaneThread
 from service.memory import Ledger
 from service.models.loaded import LoadedModel
@@ -254,6 +255,7 @@ def assemble(config: Config) -> Node:
         costs,
         proof,
         Stopwatch(backend, accepted, idle),
+        HostLock(config.state_dir / "capture.lock", between=beside.make_way, unlocked=metrics.capture_unlocked),
         metrics,
         journal,
         tracer,

@@ -30,7 +30,7 @@ async def running(device: str, text: str | None = None, sets: Sequence[str] = ()
         if text is not None:
             path = Path(folder) / "worker.yaml"
             path.write_text(text)
-        config = load(path, [f"worker.device={device}", *sets], demo=text is None)
+        config = load(path, [f"worker.device={device}", f"worker.state_dir={folder}/state", *sets], demo=text is None)
         node = assemble(config)
         try:
             for model in config.models:

@@ -57,6 +57,9 @@ class Metrics:
             "graphcache_lost_seconds", "Seconds that eager runs are predicted to have cost more, by reason", "model", "reason"
         )
         self._captures = r.counter("graphcache_captures", "Captures by result", "model", "result")
+        self._unlocked = r.counter(
+            "graphcache_captures_unlocked", "Captures without the host's lock: another worker held it for too long, or it can't be used"
+        ).of()
         self._capture_seconds = r.histogram("graphcache_capture_seconds", "Time of a capture's phases", _CAPTURE_SECONDS, "phase")
         self._mismatches = r.counter("graphcache_audit_mismatches", "Served replays that eager contradicts", "model")
         self._shadow = r.counter("graphcache_shadow_decisions", "What the policy would have done, in shadow mode", "model", "action")
@@ -129,6 +132,10 @@ class Metrics:
     def capture(self, model: str, result: str) -> None:
         """Count one capture: "ok" or the refusal's reason."""
         self._captures.of(model, result).inc()
+
+    def capture_unlocked(self) -> None:
+        """Count a capture that may have run beside one of another worker of this host."""
+        self._unlocked.inc()
 
     def capture_timings(self, timings: CaptureTimings, verify: float, measure: float) -> None:
         """Observe the phases of one capture, in seconds."""
