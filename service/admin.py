@@ -64,6 +64,7 @@ class Admin:
         self._parse = parse
         self._padding = padding
         self._largest = largest
+        self.on_loaded: Callable[[ServedModel], None] = lambda _: None  # on an operator's word, or its weights were reloaded
         self.on_unloaded: Callable[[str], None] = lambda _: None  # the last version of this model is gone
         self._changes = asyncio.Lock()  # one load, unload or reload at a time
 
@@ -71,7 +72,9 @@ class Admin:
 
     async def load(self, text: str) -> ModelStatus:
         """Load a model from its configuration (YAML of one item of `models`). Raises ConfigError, Conflict."""
-        return await self.load_config(self._parse(text))
+        status = await self.load_config(self._parse(text))
+        self.on_loaded(self._registry.get(status.name, status.version))
+        return status
 
     async def load_config(self, config: ModelConfig) -> ModelStatus:
         """Load a model and put it up."""
@@ -121,6 +124,7 @@ class Admin:
             await asyncio.to_thread(self._settle, stale)
             garbage.let_go(before)
             self._want_all(served, served.spec.all_variants())
+        self.on_loaded(served)
         return ModelStatus(served.spec.name, served.spec.version, ModelState.READY, "", served.spec)
 
     def fresh(self, served: ServedModel) -> LoadedModel:

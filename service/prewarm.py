@@ -1,6 +1,7 @@
 """Captures before traffic: what the configuration lists, then what the profile promises. Readiness waits for these, up to a bound.
 
-After that a few buckets of models that nobody knows the traffic of; nothing tells that they are worth waiting for.
+After that a few buckets of models that nobody knows the traffic of; nothing tells that they are worth waiting for. A model that is loaded
+or reloaded later gets the same, in the background.
 
 The plan is the policy's own (cachepolicy/capture.py): it is told how often each bucket will be used and what graphs cost, and names what it
 would capture. Where costs are not known for this very kind of device and program, one or two promised buckets are captured and
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from math import prod
 from time import monotonic, time
@@ -76,7 +77,7 @@ class _Expected:
 
 @dataclass(slots=True, eq=False)
 class Prewarm:
-    """One run at start; `watch` is called whenever there is progress."""
+    """One run, for every model at start, or for one that came up later. `watch` is called whenever there is progress."""
 
     config: PrewarmConfig
     admin: Admin
@@ -89,6 +90,7 @@ class Prewarm:
     min_gain: float
     plans: bool  # False: only what is listed
     watch: Callable[[Progress], None] = lambda _: None
+    newcomer: ServedModel | None = None
     progress: Progress = field(default_factory=Progress)
     _tried: set[GraphKey] = field(default_factory=set)
     _started: float = 0.0
@@ -119,8 +121,7 @@ class Prewarm:
             self._stopped = True
 
     async def _capture_planned(self) -> None:
-        entries = sorted(self.config.list, key=lambda entry: -prod(entry.shape.values()))[: self.config.graphs]
-        progress = self.progress
+        entries, progress = self._listed_entries(), self.progress
         progress.planned = len(entries)
         self._report()
         await asyncio.gather(*(self._listed(entry) for entry in entries))
@@ -129,15 +130,28 @@ class Prewarm:
         if promised:
             promises = {one.signature: Promise(one.runs, costs_by_bucket(one.costs)) for one in promised}
             planned = await asyncio.wrap_future(self.capturer.foresee(promises))
-            ordered = in_order(planned)
+            ordered = in_order([capture for capture in planned if capture.key.signature in promises])
             progress.planned = min(self.config.graphs, progress.captured + progress.refused + len(ordered))
             await self._capture(ordered, {one.signature: one for one in promised})
 
+    async def one(self, served: ServedModel) -> None:
+        """All of it for a model that was loaded or reloaded while the worker runs, with what others know of it by now. Nobody waits."""
+        await self.profiling.read_again()
+        alone = replace(self, newcomer=served, watch=lambda _: None, progress=Progress(), _tried=set(), _stopped=False)
+        await alone.run()
+        await alone.usual()
+
     # -- what is captured
+
+    def _listed_entries(self) -> list[PrewarmEntry]:
+        """The largest first."""
+        spec = None if self.newcomer is None else self.newcomer.spec
+        wanted = [e for e in self.config.list if spec is None or (e.model == spec.name and e.version in ("", spec.version))]
+        return sorted(wanted, key=lambda entry: -prod(entry.shape.values()))[: self.config.graphs]
 
     def _expected(self) -> Iterator[_Expected]:
         """Every signature whose graphs the policy may choose."""
-        for served in self.registry.all():
+        for served in self.registry.all() if self.newcomer is None else [self.newcomer]:
             for variant in served.spec.all_variants():
                 if served.mode(variant, time()).mode is GraphMode.AUTO:
                     signature = served.signature(variant)
@@ -192,6 +206,8 @@ class Prewarm:
     def _report(self) -> None:
         progress = self.progress
         progress.seconds = monotonic() - self._started
+        if self.newcomer is not None:  # the metrics are those of the start
+            return
         self.metrics.prewarm(progress.planned, progress.captured, progress.refused, progress.seconds)
         self.watch(progress)
 

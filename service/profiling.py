@@ -146,13 +146,16 @@ class Profiling:
             return
         self._went_well()
         self.informed = True
-        profile = TrafficProfile(self._clock(), HALF_LIFE_S)
-        for window in found.windows:
-            profile.merge(window.traffic)
-        self.others = profile
+        self.others = await asyncio.to_thread(_merged, found.windows, self._clock())  # requests may be served meanwhile
         self._records = {}
         for record in found.costs:
             self._records.setdefault(record.program, []).append(record)
+
+    async def read_again(self) -> None:
+        """As `read`, later than at start: not while the store is left alone. What was known stays where there is no answer."""
+        if self.breaker.allows(self._clock()):
+            self.patience_s = PATIENCE_S
+            await self.read()
 
     def promised(self, signature: Signature, ladder: BucketLadder) -> dict[Bucket, float]:
         """Runs that an hour will bring one worker, by ladder bucket, if traffic stays as it was."""
@@ -265,6 +268,14 @@ class Profiling:
         if self.breaker.broken:
             log.info("profile store: is back")
         self.breaker.succeeded()
+
+
+def _merged(windows: Sequence[Window], now: float) -> TrafficProfile:
+    """The traffic of all, decayed to now."""
+    profile = TrafficProfile(now, HALF_LIFE_S)
+    for window in windows:
+        profile.merge(window.traffic)
+    return profile
 
 
 def workload_of(signature: Signature) -> Workload:

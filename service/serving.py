@@ -40,7 +40,7 @@ from service.observer import Observer
 from service.prewarm import Prewarm, Progress
 from service.profiling import Profiling
 from service.recorder import Recorder
-from service.registry import Registry, Surroundings
+from service.registry import Registry, ServedModel, Surroundings
 from service.routing import Router
 from service.rpc.address import Listen
 from service.rpc.health import OVERALL, HealthState, ProbeServer
@@ -110,9 +110,16 @@ async def _serve(config: Config, announce: Callable[[str], None], watch: Callabl
                 log.warning("no models are configured: not ready until one is loaded through the admin port")
             announce(f"listening {addresses}")
             lasting = (_prewarm(config, node), node.worker.audit_when_idle(), node.pulse.beat(), node.profiling.run())
-            background = [asyncio.create_task(one) for one in lasting]
+            background = {asyncio.create_task(one) for one in lasting}
+
+            def loaded(served: ServedModel) -> None:
+                background.add(task := asyncio.create_task(node.prewarm.one(served)))
+                task.add_done_callback(background.discard)
+
+            node.admin.on_loaded = loaded
             await stop.wait()
-            for task in background:
+            node.admin.on_loaded = lambda _: None
+            for task in list(background):
                 task.cancel()
             await _leave(node, 0.0 if lost else config.worker.drain)
     finally:

@@ -8,6 +8,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from textwrap import indent
+from time import sleep
 from typing import Any
 from urllib.request import urlopen
 
@@ -16,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.cli.traffic import trace
+from service.pb.graphcache.v1 import admin_pb2, admin_pb2_grpc
 from tests.harness import MODULES
 from tests.process import Addresses, worker_process
 from tests.samples import sample
@@ -25,19 +28,25 @@ pytestmark = pytest.mark.e2e
 
 SECONDS = 6  # more than two flushes are apart
 SPEED = 8.0
-CONFIG = f"""
+MODEL = f"""
+name: m
+factory: file:{MODULES}/drudge.py
+rows: dependent
+axes: {{batch: {{max: 64, buckets: [1, 2, 4, 8, 16, 32, 64]}}}}
+"""
+EMPTY = f"""
 worker: {{allowed_factories: ["file:{MODULES}/*.py"]}}
+"""
+CONFIG = f"""
+{EMPTY}
 models:
-  - name: m
-    factory: file:{MODULES}/drudge.py
-    rows: dependent
-    axes: {{batch: {{max: 64, buckets: [1, 2, 4, 8, 16, 32, 64]}}}}
+  -{indent(MODEL, "    ")}
 """
 
 
-def started(stack: ExitStack, folder: Path, *sets: str) -> Addresses:
+def started(stack: ExitStack, folder: Path, *sets: str, config: str = CONFIG) -> Addresses:
     file = folder / "worker.yaml"
-    file.write_text(CONFIG)
+    file.write_text(config)
     options = ("cache.prewarm.graphs=32", *sets)
     return stack.enter_context(worker_process(("-c", str(file), *(word for one in options for word in ("--set", one)))))
 
@@ -69,6 +78,17 @@ def buckets(addresses: Addresses) -> set[int]:
     command = [sys.executable, "-m", "service", "graphs", "--admin-address", addresses.admin, "--json"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {graph["bucket"]["batch"] for graph in found if graph["state"] == "serving"}
+
+
+def await_graphs(addresses: Addresses) -> set[int]:
+    """Until something serves and nothing more is on its way."""
+    while not (found := buckets(addresses)) or captured(addresses) != len(found):
+        sleep(0.05)
+    return found
+
+
+def captured(addresses: Addresses) -> float:
+    return sample(metrics(addresses), 'graphcache_captures_total{model="m",result="ok"}')
 
 
 def metrics(addresses: Addresses) -> str:
@@ -123,3 +143,27 @@ def test_a_worker_that_is_told_not_to_wait_is_ready_at_once(tmp_path: Path) -> N
         await_start(second)
         (ratio,) = driven(second)
         assert ratio > 0.5
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "valkey"])
+def test_a_model_that_is_loaded_later_hits_as_on_its_siblings(kind: str, tmp_path: Path) -> None:
+    """By LoadModel: what others serve is captured without a request, and with what they measured. So it is again after a reload."""
+    with ExitStack() as stack:
+        setting = "sqlite" if kind == "sqlite" else f"{stack.enter_context(valkey()).url}/?deployment=e2e"
+        sets = (f"worker.state_dir={tmp_path}", f"profile_store={setting}")
+        sibling = started(stack, tmp_path, *sets)
+        await_start(sibling)
+        newcomer = started(stack, tmp_path, *sets, config=EMPTY)  # before there is anything to know
+        driven(sibling)
+        admin = admin_pb2_grpc.AdminServiceStub(stack.enter_context(grpc.insecure_channel(newcomer.admin)))
+        admin.LoadModel(admin_pb2.LoadModelRequest(config_yaml=MODEL))
+        loaded = await_graphs(newcomer)
+        other, ratio = driven(sibling, newcomer)
+        assert ratio >= 0.95 * other
+        assert other > 0.5
+        assert sample(metrics(newcomer), 'graphcache_captures_total{model="m",result="unprofitable"}') == 0
+        before = captured(newcomer)
+        admin.ReloadModel(admin_pb2.ReloadModelRequest(model="m"))
+        while captured(newcomer) == before:
+            sleep(0.05)
+        assert loaded & buckets(newcomer)

@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from textwrap import indent
+from time import time
 from typing import Any
 
 import pytest
@@ -19,16 +21,22 @@ from cachepolicy.keys import GraphKey, Signature
 from service.messages import Path as ServedBy
 from service.prewarm import in_order, usual_buckets
 from service.serving import Node
-from tests.harness import MODULES, ask, running
+from tests.harness import MODULES, ask, running, served
 from tests.samples import sample
 
-DRUDGE = f"""
+MODEL = f"""
+name: m
+factory: file:{MODULES}/drudge.py
+rows: independent
+axes: {{batch: {{max: 64, buckets: [1, 2, 4, 8, 16, 32, 64]}}}}
+"""
+WORKER = f"""
 worker: {{allowed_factories: ["file:{MODULES}/*.py"]}}
+"""
+DRUDGE = f"""
+{WORKER}
 models:
-  - name: m
-    factory: file:{MODULES}/drudge.py
-    rows: independent
-    axes: {{batch: {{max: 64, buckets: [1, 2, 4, 8, 16, 32, 64]}}}}
+  -{indent(MODEL, "    ")}
 """
 
 
@@ -78,6 +86,38 @@ async def test_a_new_worker_captures_what_its_sibling_serves_without_measuring_a
         for batch in (3, 20):
             assert (await ask(node, "m", {"x": torch.ones(batch, 4)})).outcome.path is ServedBy.REPLAY
         assert sample(node.prewarm.metrics.registry.text(), 'graphcache_prewarm_graphs{state="captured"}') == len(found)
+
+
+async def test_a_model_that_is_loaded_later_gets_what_its_siblings_left_since_the_start(tmp_path: Path) -> None:
+    """Its graphs are neither measured again nor counted as captured before traffic."""
+    async with running("cpu", WORKER, sets(tmp_path)) as node:
+        assert await prepared(node) == []
+        await sibling(tmp_path)
+
+        def measure(*_: Any, **__: Any) -> None:
+            raise AssertionError("measured again")
+
+        node.capturer._recorder.measure = measure  # type: ignore[assignment]
+        await node.admin.load(MODEL)
+        await node.prewarm.one(served(node, "m"))
+        assert sorted(entry.key.bucket["batch"] for entry in node.capturer.cache) in ([32], [4, 32])
+        for batch in (3, 20):
+            assert (await ask(node, "m", {"x": torch.ones(batch, 4)})).outcome.path is ServedBy.REPLAY
+        assert (node.prewarm.progress.captured, node.prewarm.progress.refused) == (0, 0)
+
+
+async def test_a_reloaded_model_gets_what_is_listed_and_what_was_known(tmp_path: Path) -> None:
+    """Although the store is away by now."""
+    await sibling(tmp_path)
+    async with running("cpu", DRUDGE, sets(tmp_path, "cache.prewarm.list=[{model: m, shape: {batch: 1}}]")) as node:
+        before = await prepared(node)
+        assert before in ([1, 32], [1, 4, 32])
+        node.profiling.breaker.failed(time())
+        (tmp_path / "profile.1.sqlite3").unlink()
+        await node.admin.reload("m")
+        assert len(node.capturer.cache) == 0
+        await node.prewarm.one(served(node, "m"))
+        assert sorted(entry.key.bucket["batch"] for entry in node.capturer.cache) == before
 
 
 async def test_costs_of_another_environment_are_not_used(tmp_path: Path) -> None:
