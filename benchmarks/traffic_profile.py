@@ -2,7 +2,7 @@
 
 python benchmarks/traffic_profile.py siblings [--seconds 120]   two workers serve a recorded trace, a third starts beside them
 python benchmarks/traffic_profile.py poison [--seconds 120]     a worker with a profile of traffic that never comes, beside a clean one
-python benchmarks/traffic_profile.py faults [--rounds 30]       p99 of requests while the store is broken, against the same without a fault
+python benchmarks/traffic_profile.py faults [--rounds 100]       p99 of requests while the store is broken, against the same without a fault
 python benchmarks/traffic_profile.py flood [--shapes 10000]     so many shapes once each beside three hot ones
 """
 
@@ -18,10 +18,11 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import monotonic, perf_counter, time
-from typing import Any
 from urllib.request import urlopen
 
 import grpc
@@ -37,10 +38,11 @@ from service.profiling import PATIENCE_S, Profiling
 from service.serving import Node
 from service.stores.base import WINDOW_S, Window
 from service.stores.opening import open_store
+from service.stores.records import moment
 from tests.harness import ask, running
-from tests.process import Addresses, worker_process
+from tests.process import Addresses, free_port, worker_process
 from tests.samples import sample
-from tests.valkey import Server, command, valkey
+from tests.valkey import Server, SlowLink, command, valkey
 
 # Hardly any arithmetic after a while of other work, which a recording leaves out: a graph pays on every machine.
 STEP = """
@@ -196,54 +198,148 @@ async def worker_here(setting: str, *, captures: bool = False) -> AsyncIterator[
             yield node
 
 
-@contextmanager
-def nothing(_: Server) -> Iterator[None]:
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """What a fault breaks."""
+
+    server: Server
+    profiling: Profiling
+
+
+@asynccontextmanager
+async def nothing(_: Rig) -> AsyncIterator[None]:
     """No fault."""
     yield
 
 
-@contextmanager
-def killed(server: Server) -> Iterator[None]:
-    """Nobody listens."""
-    server.kill()
+@asynccontextmanager
+async def store_at(rig: Rig, url: str) -> AsyncIterator[None]:
+    """The worker's store is elsewhere."""
+    usual, rig.profiling.store = rig.profiling.store, open_store(url, Path(), lambda: None)
     yield
-    server.start()
+    other, rig.profiling.store = rig.profiling.store, usual
+    if other is not None:
+        await other.close()
 
 
-@contextmanager
-def configured(server: Server, name: str, value: str, normal: str) -> Iterator[None]:
+@asynccontextmanager
+async def killed(rig: Rig) -> AsyncIterator[None]:
+    """Nobody listens any more."""
+    rig.server.kill()
+    yield
+    rig.server.start()
+
+
+@asynccontextmanager
+async def emptied(rig: Rig) -> AsyncIterator[None]:
+    """Connections end, nothing is left."""
+    rig.server.kill()
+    rig.server.start()
+    yield
+
+
+@asynccontextmanager
+async def frozen(rig: Rig) -> AsyncIterator[None]:
+    """Connections stay, nothing is answered."""
+    with rig.server.frozen():
+        yield
+
+
+@asynccontextmanager
+async def configured(rig: Rig, name: str, value: str, normal: str) -> AsyncIterator[None]:
     """A setting of the server, for a while; connections begin anew."""
-    with server.client() as client:
+    with rig.server.client() as client:
         client.config_set(name, value)
         client.client_kill_filter(_type="normal", skipme=True)
         yield
         client.config_set(name, normal)
 
 
-@contextmanager
-def replica(server: Server) -> Iterator[None]:
+@asynccontextmanager
+async def replica(rig: Rig) -> AsyncIterator[None]:
     """Writes are refused."""
-    command(server, "REPLICAOF", "127.0.0.1", "1")
+    command(rig.server, "REPLICAOF", "127.0.0.1", "1")
     yield
-    command(server, "REPLICAOF", "NO", "ONE")
+    command(rig.server, "REPLICAOF", "NO", "ONE")
 
 
-@contextmanager
-def other_type(server: Server) -> Iterator[None]:
+@asynccontextmanager
+async def other_type(rig: Rig) -> AsyncIterator[None]:
     """Somebody else's value lies under our key."""
-    command(server, "SET", "graphcache:{default}:1:traffic", "x")
+    command(rig.server, "SET", INDEX, "x")
     yield
-    command(server, "DEL", "graphcache:{default}:1:traffic")
+    command(rig.server, "DEL", INDEX)
 
 
-FAULTS: dict[str, Callable[[Server], AbstractContextManager[Any]]] = {
+@asynccontextmanager
+async def garbage(rig: Rig) -> AsyncIterator[None]:
+    """Twenty of somebody's windows without a single valid record."""
+    now = int(time() // WINDOW_S * WINDOW_S)
+    members = {f"{moment(now)} garbage-{number}": now for number in range(20)}
+    broken = ("not json", '{"model": "m"}', "[" * 500, '{"model": "m", "shape": {"batch": -1}}')
+    with rig.server.client() as client:
+        client.zadd(INDEX, members)
+        for number, member in enumerate(members):
+            told = {"@worker": f"garbage-{number}", "@window": moment(now), "@seconds": "nan"}
+            client.hset(
+                f"{INDEX}:{member.replace(' ', ':')}", mapping=told | {f"{text}{at}": "1e400" for at in range(20) for text in broken}
+            )
+        yield
+        client.zrem(INDEX, *members)
+
+
+@asynccontextmanager
+async def other_version(rig: Rig) -> AsyncIterator[None]:
+    """A thousand keys of a later schema."""
+    with rig.server.client() as client:
+        client.mset({f"{INDEX.replace(':1:', ':2:')}:{number}": "x" for number in range(1000)})
+        yield
+        client.delete(*client.keys("*:2:*"))
+
+
+@asynccontextmanager
+async def slow_link(rig: Rig) -> AsyncIterator[None]:
+    """A tenth of a second each way, by a relay in this very process."""
+    async with SlowLink(rig.server.port).up() as url, store_at(rig, url):
+        yield
+
+
+@asynccontextmanager
+async def cancelled(rig: Rig) -> AsyncIterator[None]:
+    """Reads that are given up at any moment; the next use is by a new connection."""
+    store, rng = rig.profiling.store, random.Random(4)
+    assert store is not None
+
+    async def give_up() -> None:
+        while True:
+            task = asyncio.create_task(store.read(time()))
+            await asyncio.sleep(rng.random() * 0.004)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.sleep(_WRITES_S)
+
+    giving_up = asyncio.create_task(give_up())
+    yield
+    giving_up.cancel()
+
+
+INDEX = "graphcache:{default}:1:traffic"
+_WRITES_S = 0.25  # between two writes; in service they are 5 s apart
+_READS_S = 2.0  # in service a read comes with the start, and with each model that is loaded later
+FAULTS: dict[str, Callable[[Rig], AbstractAsyncContextManager[None]]] = {
     "none (A against A)": nothing,
+    "absent": lambda rig: store_at(rig, f"redis://127.0.0.1:{free_port()}"),
     "killed": killed,
-    "frozen": lambda server: server.frozen(),
+    "frozen": frozen,
+    "restarted empty": emptied,
     "READONLY": replica,
-    "wrong password": lambda server: configured(server, "requirepass", "x", ""),
-    "full (OOM)": lambda server: configured(server, "maxmemory", "1", "0"),
-    "WRONGTYPE": other_type,
+    "wrong password": lambda rig: configured(rig, "requirepass", "x", ""),
+    "full (OOM)": lambda rig: configured(rig, "maxmemory", "1", "0"),
+    "wrong-typed keys": other_type,
+    "garbage": garbage,
+    "other schema version": other_version,
+    "slow link (100 ms)": slow_link,
+    "cancelled commands": cancelled,
 }
 
 
@@ -264,45 +360,76 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[int(share * (len(values) - 1))]
 
 
+async def reading(profiling: Profiling) -> None:
+    """Reads again and again, as loads of models do while a worker serves."""
+    while True:
+        await asyncio.sleep(_READS_S)
+        await profiling.read_again()
+
+
 async def faults(rounds: int, seconds: float, only: str) -> None:
-    """Rounds with and without the fault take turns. The profile is written ten times as often as it is in service."""
-    profiling_module.FLUSH_S = 0.5
+    """Rounds with and without each fault take turns. The profile is written twenty times as often as it is in service, and read often."""
+    profiling_module.FLUSH_S = _WRITES_S
     with valkey() as server:
         async with worker_here(server.url) as node:
-            profiling: Profiling = node.profiling
-            writing = asyncio.create_task(profiling.run())
+            rig = Rig(server, node.profiling)
+            background = [asyncio.create_task(node.profiling.run()), asyncio.create_task(reading(node.profiling))]
             await latencies(node, 1.0)
-            for name, fault in FAULTS.items():
-                if only not in name:
-                    continue
-                pairs, delays = [], []
-                for number in range(rounds):
+            chosen = {name: fault for name, fault in FAULTS.items() if only in name}
+            pairs: dict[str, list[tuple[list[float], list[float]]]] = {name: [] for name in chosen}
+            delays = dict.fromkeys(chosen, 0.0)
+            for number in range(rounds):
+                for name, fault in chosen.items():
                     both: dict[bool, list[float]] = {}
                     for broken in (True, False) if number % 2 else (False, True):
-                        profiling.breaker.succeeded()
-                        with (fault if broken else nothing)(server):
-                            if broken:
-                                profiling.patience_s = PATIENCE_S
-                                started = perf_counter()
-                                await profiling.read()
-                                await profiling.read()
-                                delays.append(perf_counter() - started)
+                        async with (fault if broken else nothing)(rig):
+                            rig.profiling.breaker.succeeded()
+                            delay_s = await start(rig.profiling)
+                            delays[name] = max(delays[name], delay_s if broken else 0.0)
+                            rig.profiling.breaker.succeeded()  # so that the fault is met again, by requests
                             both[broken] = await latencies(node, seconds)
-                    pairs.append((both[True], both[False]))
-                ratio, low, high = ratio_of(pairs)
-                waited = f"a start waits {max(delays):.3f} s at most"
-                print(f"{name:20} p99 with / without {ratio:.3f} (95 % interval {low:.3f} to {high:.3f}); {waited}")
-            writing.cancel()
+                    pairs[name].append((both[True], both[False]))
+            print(
+                "p99 with the fault over without, of all rounds and in the middle of the rounds (95 % intervals); a start waits for at most"
+            )
+            for name, found in pairs.items():
+                pooled, middle = ratio_of(found, pooled_p99), ratio_of(found, median_p99)
+                print(f"{name:20} {told(pooled)}  {told(middle)}  {delays[name]:.3f} s", flush=True)
+            for task in background:
+                task.cancel()
 
 
-def ratio_of(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, float, float]:
-    """The p99 of all rounds with the fault over that of all without, and its interval: rounds are drawn anew a thousand times."""
+async def start(profiling: Profiling) -> float:
+    """Seconds that a start would wait for the store."""
+    profiling.patience_s, profiling.informed, started = PATIENCE_S, False, perf_counter()
+    for _ in range(2):
+        if not profiling.informed:
+            await profiling.read()
+    return perf_counter() - started
+
+
+def told(ratio: tuple[float, float, float]) -> str:
+    """With its interval."""
+    return f"{ratio[0]:.3f} ({ratio[1]:.3f} to {ratio[2]:.3f})"
+
+
+Pairs = list[tuple[list[float], list[float]]]
+
+
+def pooled_p99(pairs: Pairs) -> float:
+    """The p99 of all rounds with the fault over that of all without."""
+    with_it, without = ([value for one in pairs for value in one[at]] for at in (0, 1))
+    return percentile(with_it, 0.99) / percentile(without, 0.99)
+
+
+def median_p99(pairs: Pairs) -> float:
+    """The p99 of a round with the fault over that of the round beside it, in the middle of all: bursts of other work count once."""
+    return median(percentile(with_it, 0.99) / percentile(without, 0.99) for with_it, without in pairs)
+
+
+def ratio_of(pairs: Pairs, ratio: Callable[[Pairs], float]) -> tuple[float, float, float]:
+    """A ratio and its 95 % interval: rounds are drawn anew a thousand times."""
     rng = random.Random(1)
-
-    def ratio(chosen: list[tuple[list[float], list[float]]]) -> float:
-        with_it, without = ([value for one in chosen for value in one[at]] for at in (0, 1))
-        return percentile(with_it, 0.99) / percentile(without, 0.99)
-
     drawn = sorted(ratio(rng.choices(pairs, k=len(pairs))) for _ in range(1000))
     return ratio(pairs), drawn[25], drawn[974]
 
@@ -370,7 +497,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["siblings", "poison", "faults", "flood"])
     parser.add_argument("--seconds", type=float, default=0.0)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--only", default="", help="faults whose name has this")
     parser.add_argument("--shapes", type=int, default=10_000)
     asked = parser.parse_args()
@@ -380,7 +507,7 @@ def main() -> None:
         case "poison":
             poison(asked.seconds or 120.0)
         case "faults":
-            asyncio.run(faults(asked.rounds, asked.seconds or 1.0, asked.only))
+            asyncio.run(faults(asked.rounds, asked.seconds or 0.5, asked.only))
         case _:
             asyncio.run(flood(asked.shapes))
 

@@ -115,7 +115,7 @@ class Profiling:
         *,
         clock: Callable[[], float] = time,
     ) -> None:
-        self._store = store
+        self.store = store
         self._traffic = traffic
         self._cache = cache
         self._costs = costs
@@ -135,11 +135,11 @@ class Profiling:
 
     async def read(self) -> None:
         """Learn what the store has, if it answers within a moment. All attempts that fail share one `patience_s`."""
-        if self._store is None or self.patience_s <= 0.0:
+        if self.store is None or self.patience_s <= 0.0:
             return
         started = monotonic()
         try:
-            found = await asyncio.wait_for(self._store.read(self._clock()), self.patience_s)
+            found = await asyncio.wait_for(self.store.read(self._clock()), self.patience_s)
         except (StoreError, TimeoutError) as error:
             self.patience_s = max(0.0, self.patience_s - (monotonic() - started))
             self._failed("read", error)
@@ -188,11 +188,11 @@ class Profiling:
 
     async def close(self) -> None:
         """Write what is left, if that can be done at once, and let go of the store."""
-        if self._store is None:
+        if self.store is None:
             return
         try:
             await asyncio.wait_for(self.flush(), _FAREWELL_S)
-            await asyncio.wait_for(self._store.close(), _FAREWELL_S)
+            await asyncio.wait_for(self.store.close(), _FAREWELL_S)
         except TimeoutError:
             log.warning("profile store: did not take the last counts in time")
 
@@ -200,13 +200,13 @@ class Profiling:
         """Take what was counted, and write it if the store is not to be left alone."""
         now = self._clock()
         self._collect(now)
-        if self._store is None or not self.breaker.allows(now):
+        if self.store is None or not self.breaker.allows(now):
             return
         windows, costs = self._counted.unsaved(), list(self._new_costs(now))
         if not windows and not costs:
             return
         try:
-            await self._store.write(windows, costs, now)
+            await self.store.write(windows, costs, now)
         except StoreError as error:
             self._failed("write", error)
             return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import sleep
 
@@ -94,3 +95,32 @@ def keys(server: Server) -> list[str]:
     """All keys, sorted."""
     with server.client() as client:
         return sorted(client.scan_iter())
+
+
+@dataclass
+class SlowLink:
+    """Passes bytes on after a while, in both directions."""
+
+    target: int
+    delay_s: float = 0.1
+    port: int = field(default_factory=free_port)
+
+    @asynccontextmanager
+    async def up(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        try:
+            yield f"redis://127.0.0.1:{self.port}"
+        finally:
+            server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer), return_exceptions=True)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                await asyncio.sleep(self.delay_s)
+                writer.write(data)
+        finally:
+            writer.close()

@@ -23,9 +23,8 @@ from service.stores.base import StoreError, Window
 from service.stores.opening import open_store
 from service.stores.sqlite_store import SqliteStore
 from tests.harness import MODULES, ask, running
-from tests.process import free_port
 from tests.samples import sample
-from tests.valkey import Server, command, valkey
+from tests.valkey import Server, SlowLink, command, valkey
 
 CONFIG = f"""
 worker: {{allowed_factories: ["file:{MODULES}/*.py"], name: one}}
@@ -231,35 +230,6 @@ async def write(setting: str, folder: Path, worker: str = "other", runs: float =
     traffic.watch(60.0, start)
     await store.write([Window(start, worker, traffic)], [], time())
     await store.close()
-
-
-@dataclass
-class SlowLink:
-    """Passes bytes on after a while, in both directions."""
-
-    target: int
-    delay_s: float = 0.1
-    port: int = field(default_factory=free_port)
-
-    @asynccontextmanager
-    async def up(self) -> AsyncIterator[str]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        try:
-            yield f"redis://127.0.0.1:{self.port}"
-        finally:
-            server.close()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
-        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer), return_exceptions=True)
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                await asyncio.sleep(self.delay_s)
-                writer.write(data)
-        finally:
-            writer.close()
 
 
 async def test_a_slow_link_delays_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

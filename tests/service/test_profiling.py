@@ -214,7 +214,7 @@ async def test_costs_of_our_kind_and_of_others_are_told_apart(tmp_path: Path) ->
     bench = Bench("sqlite", tmp_path)
     ours, program = SIGNATURE.environment, program_of(SIGNATURE)
     records = [CostRecord(where, program, (("batch", 4),), 0.004, 0.001, 0.05, 1, 2) for where in (ours, "another")]
-    await bench.profiling._store.write([], records, START)  # type: ignore[union-attr]
+    await bench.profiling.store.write([], records, START)  # type: ignore[union-attr]
     await bench.profiling.read()
     own, foreign = bench.profiling.records(SIGNATURE)
     assert ([record.environment for record in own], [record.environment for record in foreign]) == ([ours], ["another"])
