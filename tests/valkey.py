@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import sleep
@@ -114,13 +114,21 @@ class SlowLink:
             server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
-        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer), return_exceptions=True)
+        await relay(reader, writer, self.target, lambda: self.delay_s)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+async def relay(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int, delay_s: Callable[[], float] = lambda: 0.0
+) -> None:
+    """Pass everything on to a port of this machine and back, after a while, until one of both ends."""
+
+    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
-            while data := await reader.read(65536):
-                await asyncio.sleep(self.delay_s)
-                writer.write(data)
+            while data := await source.read(65536):
+                await asyncio.sleep(delay_s())
+                sink.write(data)
         finally:
-            writer.close()
+            sink.close()
+
+    far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
+    await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer), return_exceptions=True)
