@@ -171,7 +171,7 @@ class Plan:
         for at, below, gained in demand.additions(focus.resident):
             if gained > 0.0:
                 worth = focus.horizon_s * gained - (0.0 if at in focus.entries else capture[at])
-                if worth > 0.0 and demand.seen(below, at) > 1:
+                if worth > 0.0 and demand.seen(below, at) > 1 and demand.prices.bytes((at,)) <= self._budget:
                     wanted.append((worth, at))
         wanted.sort(reverse=True)
         best: Move | None = None

@@ -110,6 +110,15 @@ def test_victims_go_before_the_capture() -> None:
     assert kinds.index(Evict) < len(kinds) - 1 - kinds[::-1].index(Capture)
 
 
+def test_graphs_larger_than_the_budget_keep_no_smaller_one_away() -> None:
+    """Little was seen, so larger sizes look better at first; there is room for none of them."""
+    sizes = range(1, 129)
+    prices = Prices([6e-3] * 128, [3e-3 + 2e-6 * size for size in sizes], [0.1] * 128, [10 * size for size in sizes], [0] * 128)
+    bench = Bench(prices, budget=645)
+    bench.run(64, steps=4000, seconds=24.0)
+    assert bench.sizes() == [64]
+
+
 def test_pinned_graph_is_no_victim() -> None:
     """Even where everything else is worth more."""
     bench = Bench(flat(64, own=10), budget=10)

@@ -83,7 +83,7 @@ GOLDEN: list[tuple[str, str, Policy, int, tuple[int, int, int, int, int, float]]
     ("shift_80s", "private", Policy.GDSF, 96, (28, 20, 0, 16871, 167759, 29.249)),
     ("shift_80s", "private", Policy.POWERS_OF_TWO, 96, (7, 0, 0, 16899, 169156, 35.583)),
     ("shift_80s", "private", Policy.VLLM, 96, (8, 0, 0, 11949, 17022, 28.633)),
-    ("shift_80s", "arena", Policy.PAYBACK, 48, (6, 3, 0, 7875, 15682, 21.875)),
+    ("shift_80s", "arena", Policy.PAYBACK, 48, (8, 7, 0, 8096, 15956, 22.311)),
     ("shift_80s", "arena", Policy.LRU, 48, (13, 12, 0, 9856, 44589, 25.594)),
     ("fleet_120s", "private", Policy.PAYBACK, 24, (17, 15, 0, 69967, 258596, 173.707)),
     ("fleet_120s", "private", Policy.LRU, 24, (1382, 1380, 0, 114897, 28416, -133.882)),
