@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from cachepolicy.closed_loop import ClosedLoop, requests_of
-from cachepolicy.contest import Policy, Profile, best_fixed, histogram_of, run, run_fixed
+from cachepolicy.contest import Policy, Profile, best_closed, histogram_of, run
 from cachepolicy.recorded import MIB, ArenaShape, read_prices, read_runs
 from cachepolicy.simulate import Outcome, Recorded, Run
 
@@ -152,40 +152,16 @@ def scaled_rows(folder: Folder) -> Iterator[Row]:
 
 
 def closed_row(folder: Folder, key: str) -> Row:
-    """Mean time per token against the best fixed set; that set's histogram is taken at its own speed, twice."""
+    """Mean time per token against the best fixed set."""
     scenario = "conv_x4"
     (prices,) = read_prices(folder.path / scenario / "costs.json")
     budget = folder.yard[scenario][key]["budget_mb"] * MIB
-    recorded = folder.runs(scenario)
-    requests = requests_of(recorded)
-    histogram = histogram_of(recorded)[0]
-    best = float("inf")
-    for _ in range(3):
-        fixed = best_fixed(prices, budget, histogram)
-        loop = _Watched(requests, len(prices.eager))
-        run_fixed([prices], budget, loop, [(0, size) for size in fixed])
-        best = min(best, loop.mean_token_s)
-        histogram = histogram_of(loop.seen)[0]
-    loop = _Watched(requests, len(prices.eager))
+    requests = requests_of(folder.runs(scenario))
+    fixed, best = best_closed(prices, budget, requests)
+    loop = ClosedLoop(requests, len(prices.eager))
     outcome = run(Policy.PAYBACK, [prices], budget, loop)
-    detail = f"{loop.mean_token_s * 1e3:.4f} against {best * 1e3:.4f} ms a token, {outcome.count('capture')} captures"
+    detail = f"{loop.mean_token_s * 1e3:.4f} against {best * 1e3:.4f} ms a token with {fixed}, {outcome.count('capture')} captures"
     return Row(f"{scenario} k={key} closed loop", 100.0 * (loop.mean_token_s / best - 1.0), 0.5, detail)
-
-
-class _Watched(ClosedLoop):
-    """A closed loop that keeps what was served."""
-
-    def runs(self) -> Iterator[Run]:
-        """As it comes."""
-        self.seen: list[Run] = []
-        for run_ in super().runs():
-            self._current = run_
-            yield run_
-
-    def spent(self, steps: int, seconds: float) -> None:
-        """Note the steps that happened."""
-        super().spent(steps, seconds)
-        self.seen.append(Run(self._current.time, 0, self._current.size, steps))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ A capture stalls the loop for its whole time. A row leaves after its last token.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -35,6 +35,7 @@ class ClosedLoop:
         self._step = 0  # steps done
         self._leaving: list[int] = []  # the step after which each live row leaves
         self._short = 0.0  # mean seconds of a step of the current run, as far as known
+        self.steps: Counter[int] = Counter()  # done, by rows
         self.tokens = 0
         self.token_s = 0.0
 
@@ -59,6 +60,7 @@ class ClosedLoop:
         self._now += seconds
         self._step += steps
         self._short = seconds / steps
+        self.steps[rows] += steps
         self.tokens += rows * steps
         self.token_s += rows * seconds
 

@@ -9,6 +9,7 @@ from cachepolicy.baselines import CaptureOnMiss, FixedSet
 from cachepolicy.buckets import default_sizes, vllm_sizes
 from cachepolicy.cache import GraphCache
 from cachepolicy.capture import CaptureAdmission, PaybackAdmission
+from cachepolicy.closed_loop import ClosedLoop, Request
 from cachepolicy.costs import CostTable, Prices
 from cachepolicy.demand import Demand, Outlook
 from cachepolicy.eviction import EvictionPolicy, GreedyDualSize, LeastFrequentlyUsed, LeastRecentlyUsed, MarginalSaving
@@ -65,6 +66,38 @@ def best_fixed(prices: Prices, budget: int, histogram: Mapping[int, float]) -> l
     demand.assume([histogram.get(size, 0.0) for size in range(1, len(buckets) + 1)])
     chosen = frontier(demand, 1.0, budget, prices.capture, [size - 1 for size in sorted(histogram)])[-1]
     return [at + 1 for at in chosen.positions]
+
+
+def best_closed(prices: Prices, budget: int, requests: Sequence[Request]) -> tuple[list[int], float]:
+    """The best fixed set of a closed loop that is found, and its mean seconds per token.
+
+    Sizes come of the set, and the set of sizes: three times in turn, and then a row more or less for each graph as long as that helps.
+    """
+    largest = len(prices.eager)
+    found: dict[tuple[int, ...], ClosedLoop] = {}
+
+    def served(sizes: Sequence[int]) -> ClosedLoop:
+        loop = found.get(tuple(sizes))
+        if loop is None:
+            loop = found[tuple(sizes)] = ClosedLoop(requests, largest)
+            run_fixed([prices], budget, loop, [(0, size) for size in sizes])
+        return loop
+
+    best: list[int] = []
+    sizes: list[int] = []
+    for _ in range(4):
+        sizes = best_fixed(prices, budget, served(sizes).steps)
+        best = min(best, sizes, key=lambda each: served(each).mean_token_s)
+    before: list[int] = []
+    while before != best:
+        before = best
+        for at in reversed(range(len(before))):
+            for by in (-1, 1):
+                other = sorted({size + by * (index == at) for index, size in enumerate(best)})
+                fits = other[0] > 0 and other[-1] <= largest and prices.bytes(size - 1 for size in other) <= budget
+                if fits and len(other) == len(best) and served(other).mean_token_s < served(best).mean_token_s:
+                    best = other
+    return best, served(best).mean_token_s
 
 
 def cut(prices: Sequence[Prices], budget: int, sizes_up_to: Callable[[int], Sequence[int]]) -> list[tuple[int, int]]:

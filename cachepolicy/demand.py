@@ -10,12 +10,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, zip_longest
 from math import exp, log, sqrt
 from operator import add, mul
 
 from cachepolicy.buckets import Bucket, BucketLadder
 from cachepolicy.costs import Prices
+from cachepolicy.feedback import Load, Pace, Response
+
+_SMALL = 0.05  # a share of the forecast that is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Outlook:
     Two decaying averages are mixed, a recent and a lasting one, so that what an hour has shown is not erased by a passing change; where
     they show unlike sizes, traffic has changed, and the recent one counts. A profile counts as if it had been seen for an hour, as far as
     traffic is like it. While little was seen, a share of the forecast is spread to neighbouring sizes, over some roots of the size: the
-    number of requests under way varies like that, and few observations say little about the largest.
+    number of requests under way varies like that, and few observations say little about the largest. Where sizes answer to speed, they
+    are forecast from the load, see cachepolicy/feedback.py.
     """
 
     memories: tuple[float, float] = (100.0, 2000.0)  # seconds, recent and lasting
@@ -38,6 +42,8 @@ class Outlook:
     reach: float = 1.0  # roots of the size
     moment_s: float = 2.0  # how long a burst is taken to last
     smallest_age_s: float = 0.2
+    window_s: float = 5.0  # over which a load is taken to be steady, where sizes answer to speed
+    feedback_disbelief: float = 2.0  # power of the likeness of sizes to what their load leads to, that this is multiplied by
 
 
 class Demand:
@@ -56,6 +62,7 @@ class Demand:
             self._first[at] = self._first[at - 1] if same else at
         self.position = {bucket: i for i, bucket in enumerate(self.buckets)}
         self._dense = len(self.buckets[0].sizes) == 1 and all(b - a == 1 for a, b in zip(self._volumes, self._volumes[1:], strict=False))
+        self._numbered = self._dense and self._volumes[0] == 1
         self.outlook = outlook
         self._tail = [exp(-1.0 / (outlook.reach * sqrt(volume))) for volume in self._volumes]  # what is left of one, a size further
         self.born = now
@@ -67,11 +74,16 @@ class Demand:
         self.folded = now  # when the forecast was last made
         self._evidence = 0.0
         self._last = -1
+        self._pace = Pace(len(self.buckets))
+        self._load = Load(outlook.memories, outlook.window_s, now)
+        self._response: Response | None = None
+        self.feedback = 0.0  # how far sizes answer to speed: from 0.0, not at all, to 1.0
         self._moment = 0.0  # runs of the last moment, decaying
         self._moment_at = now
         self._profile: list[float] = []
         self.trust: float = 0.0  # in the profile: from 1.0, as far as traffic is like it
         self.rates: list[float] = []
+        self._worth: list[float] = []  # seconds per second by position: of eager runs, and of what else leaving a size to them costs
         self.price(prices)
         self._sum()
 
@@ -92,6 +104,10 @@ class Demand:
             self._last = at
             self._evidence += 1.0
         self.lost += steps * self.loss(at, served)
+        if self._numbered:
+            eager_s = steps * self.prices.eager[at]
+            cost_s = eager_s if served is None else steps * self.prices.replay[served]
+            self._pace.note(at, served is not None, steps, cost_s, eager_s, now)
         return self.lost
 
     # -- forecast -----------------------------------------------------------------------------------------------------------
@@ -99,6 +115,7 @@ class Demand:
     def price(self, prices: Prices) -> None:
         """Take new costs; the forecast must be made again."""
         self.prices = prices
+        self._response = None
         eager, replay = prices.eager, prices.replay
         self.possible = [max(0.0, e - g) for e, g in zip(eager, replay, strict=True)]
         self._rising = all(a <= b for a, b in pairwise(eager))
@@ -129,6 +146,7 @@ class Demand:
     def assume(self, rates: Sequence[float]) -> None:
         """Take `rates` as known instead of forecasting them: for plans made in hindsight."""
         self.rates = list(rates)
+        self._worth = list(map(mul, self.rates, self.prices.eager))
         self.runs = [round(rate) for rate in rates]
         self._sum()
 
@@ -157,7 +175,37 @@ class Demand:
             rates = self._with_profile(rates, spread, age)
             spread *= 1.0 - self.trust
         self.rates = self._spread(rates, spread) if spread > 0.01 and self._dense else rates
+        self._worth = list(map(mul, self.rates, self.prices.eager))
+        if self._numbered:
+            self._with_feedback(now)
         self._sum()
+
+    def _with_feedback(self, now: float) -> None:
+        """As far as sizes answer to speed, forecast them from the load instead of from the sizes that there were."""
+        ended = self._load.ends(now)
+        if not ended and self.feedback < _SMALL:
+            return
+        if self._response is None:
+            if not all(self.prices.eager) or not all(self.prices.replay):
+                return  # not measured yet
+            self._response = Response(self.prices.eager, self.prices.replay)
+        outlook, age = self.outlook, self.age(now)
+        recent, lasting = self._load.recall(self._pace, self._response, now)
+        if ended:
+            self.feedback = self._pace.answer() * likeness(recent.expected, recent.seen, outlook.feedback_disbelief)
+        if self.feedback < _SMALL:
+            return
+        lengths = [max(outlook.smallest_age_s, memory * (1.0 - exp(-age / memory))) for memory in outlook.memories]
+        share = outlook.lasting * likeness(recent.rates, lasting.rates, outlook.disbelief)
+        weights = (1.0 - share) / lengths[0], share / lengths[1]
+        rates = [weights[0] * new + weights[1] * old for new, old in zip(recent.rates, lasting.rates, strict=True)]
+        uncovered = [weights[0] * new + weights[1] * old for new, old in zip(recent.uncovered, lasting.uncovered, strict=True)]
+        worth = [
+            rate * min(eager, replay) + lost
+            for rate, lost, eager, replay in zip(rates, uncovered, self.prices.eager, self.prices.replay, strict=False)
+        ]
+        self.rates = _mixed(self.rates, rates, self.feedback)
+        self._worth = _mixed(self._worth, worth, self.feedback)
 
     def _with_profile(self, rates: list[float], ignorance: float, age: float) -> list[float]:
         """Mix in the profile, as if it had been seen for `profile_s` seconds, less where traffic turns out to be unlike it."""
@@ -185,10 +233,8 @@ class Demand:
         return result
 
     def _sum(self) -> None:
-        rates = self.rates
-        eager = self.prices.eager
-        self._steps = [0.0, *accumulate(rates)]
-        self._eager: list[float] = [0.0, *accumulate(map(mul, rates, eager))]
+        self._steps = [0.0, *accumulate(self.rates)]
+        self._eager: list[float] = [0.0, *accumulate(self._worth)]
         self._runs: list[float] = [0.0, *accumulate(map(add, self.runs, self._profile) if self._profile else self.runs)]
 
     # -- what a set saves ---------------------------------------------------------------------------------------------------
@@ -204,8 +250,7 @@ class Demand:
         replay = self.prices.replay[at]
         if self._rising:
             return self._eager[high] - self._eager[low] - replay * (self._steps[high] - self._steps[low])
-        eager = self.prices.eager
-        return sum(self.rates[i] * max(0.0, eager[i] - replay) for i in range(low, high))
+        return sum(max(0.0, self._worth[i] - self.rates[i] * replay) for i in range(low, high))
 
     def served_above(self, belows: Sequence[int], at: int) -> list[float]:
         """The same for several smaller neighbours, ascending."""
@@ -216,6 +261,10 @@ class Demand:
         whole, all_steps = eager[high], steps[high]
         starts = [lowest if below < lowest else min(below + 1, high) for below in belows]
         return [whole - eager[low] - replay * (all_steps - steps[low]) for low in starts]
+
+    def alone(self) -> list[float]:
+        """Seconds per second that each size would save, replayed at its own size."""
+        return [max(0.0, worth - rate * replay) for worth, rate, replay in zip(self._worth, self.rates, self.prices.replay, strict=False)]
 
     def saving(self, resident: Sequence[int]) -> float:
         """Seconds saved per second by a set of positions, ascending."""
@@ -264,3 +313,8 @@ def neighbours(resident: Sequence[int], at: int) -> tuple[int, int | None]:
     if where < len(resident) and resident[where] == at:
         where += 1
     return below, resident[where] if where < len(resident) else None
+
+
+def _mixed(one: Sequence[float], other: Sequence[float], share: float) -> list[float]:
+    """`share` of the other."""
+    return [(1.0 - share) * a + share * b for a, b in zip_longest(one, other, fillvalue=0.0)]

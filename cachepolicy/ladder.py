@@ -151,7 +151,7 @@ class Pricing:
 
 def candidates_of(demand: Demand, resident: Sequence[int], at_most: int) -> list[int]:
     """Positions worth considering: the resident ones, and such that between two of them lies about an equal share of traffic."""
-    weights = [rate * possible for rate, possible in zip(demand.rates, demand.possible, strict=False)]
+    weights = demand.alone()
     share = sum(weights) / max(1, at_most - len(resident))
     chosen = set(resident)
     passed = 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachepolicy.closed_loop import ClosedLoop, Request, requests_of
-from cachepolicy.contest import Policy, best_fixed, cut, histogram_of, run, run_fixed
+from cachepolicy.contest import Policy, best_closed, best_fixed, cut, histogram_of, run, run_fixed
 from cachepolicy.recorded import MIB, ArenaShape, read_histogram, read_prices, read_runs, write_events
 from cachepolicy.simulate import Event, Recorded, Run
 from tests.cachepolicy.worlds import flat
@@ -69,6 +69,21 @@ def test_closed_loop_runs_at_the_policys_speed() -> None:
     run_fixed([flat(8)], 1000, graph, [(0, 2)])
     assert eager.mean_token_s == pytest.approx(6e-3)
     assert graph.mean_token_s == pytest.approx(3.04e-3)
+
+
+def test_best_fixed_set_of_a_closed_loop_is_found_in_it() -> None:
+    """No row more or less would be faster; the histogram of eager traffic alone leads to another."""
+    requests = [Request(0.05 * number, 150 + number % 100) for number in range(400)]
+    sizes, token_s = best_closed(flat(64), 10, requests)
+    reached = {}
+    for size in (sizes[0] - 1, sizes[0], sizes[0] + 1):
+        loop = ClosedLoop(requests, 64)
+        run_fixed([flat(64)], 10, loop, [(0, size)])
+        reached[size] = loop.mean_token_s
+    assert token_s == min(reached.values()) == reached[sizes[0]]
+    eager = ClosedLoop(requests, 64)
+    run_fixed([flat(64)], 10, eager, [])
+    assert best_fixed(flat(64), 10, eager.steps) != sizes
 
 
 def test_no_more_rows_join_than_the_ladder_has() -> None:
