@@ -191,10 +191,8 @@ class Admin:
     async def evict(self, model: str, version: str, shape: Shape | None, parameters: Mapping[str, Parameter]) -> int:
         """Evict one bucket's graph, or all of a model's variant where no shape is given. Pinned ones stay. Returns how many went."""
         served, variant = self._find(model, version, parameters)
-        wanted = None if shape is None else self._bucket(served, shape)
-        signature = served.signature(variant)
-        keys = [e.key for e in self._cache if e.key.signature == signature and wanted in (None, e.key.bucket)]
-        return await asyncio.wrap_future(self._capturer.evict(keys))
+        buckets = served.ladder.buckets() if shape is None else [self._bucket(served, shape)]  # resident or about to be
+        return await asyncio.wrap_future(self._capturer.evict([served.key(variant, bucket) for bucket in buckets]))
 
     def pin(self, model: str, version: str, shape: Shape, parameters: Mapping[str, Parameter], pinned: bool) -> GraphInfo:
         """Protect a resident graph from eviction, or stop doing so. Raises Conflict where it is not resident."""

@@ -109,6 +109,10 @@ class Capturer:
 
     # -- asked by the worker
 
+    def open(self) -> None:
+        """Have the thread make itself ready, which takes seconds: the models are loaded, and whatever comes next is a capture."""
+        self._thread.submit(lambda: None)
+
     def introduce(self, served: ServedModel) -> None:
         """A model is up, or its weights were replaced: its signatures may be captured from now on."""
         self._upkeep.introduce(served)

@@ -49,6 +49,11 @@ class Jobs:
             self._changed.wait_for(lambda: any(self._waiting.values()), timeout_s)
             return next((waiting.popleft() for waiting in self._waiting.values() if waiting), default)
 
+    def wait(self) -> None:
+        """Until there is a job."""
+        with self._changed:
+            self._changed.wait_for(lambda: any(self._waiting.values()))
+
     def any(self, turn: Turn) -> bool:
         """Whether a job waits for this turn."""
         return bool(self._waiting[turn])
@@ -63,7 +68,7 @@ class JobThread:
     """Does one job after the other; between the steps of a long one, what can't wait."""
 
     def __init__(self, context: Callable[[], AbstractContextManager[None]]) -> None:
-        """`context` is entered by the thread; `look_around` is done where no job comes for a while."""
+        """`context` is entered by the thread before its first job; `look_around` is done where no job comes for a while."""
         self.on_device_lost: Callable[[DeviceLost], None] = lambda _: None
         self.look_around: Job = lambda: None
         self._jobs = Jobs()
@@ -129,6 +134,7 @@ class JobThread:
         return future
 
     def _run(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        self._jobs.wait()
         with context():
             while (job := self._jobs.next(self.look_around, _TICK_S)) is not None:
                 self._do(job)

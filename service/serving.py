@@ -109,6 +109,7 @@ async def _serve(config: Config, announce: Callable[[str], None], watch: Callabl
             if not config.models:
                 log.warning("no models are configured: not ready until one is loaded through the admin port")
             announce(f"listening {addresses}")
+            node.capturer.open()
             lasting = (_prewarm(config, node), node.worker.audit_when_idle(), node.pulse.beat(), node.profiling.run())
             background = {asyncio.create_task(one) for one in lasting}
 

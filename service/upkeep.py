@@ -141,7 +141,10 @@ class Upkeep:
             raise
 
     def evict(self, keys: list[GraphKey]) -> int:
-        """Take graphs out of service and destroy them, and have their arenas made anew where that gives memory back. How many went."""
+        """Take those that are resident out of service, and have their arenas made anew where that gives memory back. How many went.
+
+        One that was to return with its arena counts as well, and does not return.
+        """
         stay_away = [key for key in keys if self._returning.pop(key, None) is not None]
         entries = [entry for key in keys if (entry := self._cache.get(key)) is not None]
         gone = [entry for entry in entries if self._recorder.evict(entry.key, "asked for")]

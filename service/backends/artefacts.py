@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from time import time
 
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+from service.imports import import_dynamo
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ def keep_compiled(folder: Path, environment: str, at_most: int = AT_MOST) -> Pat
     A folder that others may write to, or that can't be made, is not used: what is compiled is then kept for this process only. Where the
     user has set TORCHINDUCTOR_CACHE_DIR that is left alone.
     """
+    import_dynamo()
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # noqa: PLC0415 - imports it
+
     chosen = os.environ.get(_VARIABLE)
     if chosen and chosen != default_cache_dir():  # which torch sets by itself as soon as it is loaded
         return Path(chosen)

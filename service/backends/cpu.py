@@ -22,6 +22,7 @@ from service.backends.staging import InputStaging, OutputStaging
 from service.backends.staleness import Addresses
 from service.backends.watch import refuse_training
 from service.errors import CaptureRefused, ModelRaised, OutOfDeviceMemory, said, told
+from service.imports import import_dynamo
 from service.models.loaded import LoadedModel
 from service.models.spec import UNNAMED, Variant
 
@@ -107,8 +108,7 @@ class CpuBackend:
     @contextmanager
     def capturer(self) -> Iterator[None]:
         """See Backend."""
-        import torch._dynamo.config  # noqa: PLC0415 - fake tensors need it; it takes seconds, here beside the traffic
-
+        import_dynamo()
         with torch.no_grad():
             yield
 

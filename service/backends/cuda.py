@@ -27,6 +27,7 @@ from service.backends.staleness import Addresses
 from service.backends.watch import Watch, refuse_training
 from service.choices import Compile
 from service.errors import DeviceLost
+from service.imports import import_dynamo
 from service.models.loaded import LoadedModel
 from service.models.spec import Variant
 
@@ -153,8 +154,7 @@ class CudaBackend:
     @contextmanager
     def capturer(self) -> Iterator[None]:
         """See Backend. A thread's first matmul makes its cuBLAS handle, which can't be done inside a capture."""
-        import torch._dynamo.config  # noqa: PLC0415 - watching needs it; it takes seconds, here beside the traffic
-
+        import_dynamo()
         torch.cuda.set_device(self._device)
         with torch.no_grad(), torch.cuda.stream(self._capturing):
             square = torch.ones(8, 8, device=self._device)

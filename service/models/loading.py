@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from cachepolicy.keys import digest
 from service.config import ModelConfig
+from service.imports import IMPORTING
 from service.models.building import axis_limits, build_axes, build_inputs, build_outputs, build_spec, build_state, build_variants
 from service.models.examples import examples_from_file
 from service.models.loaded import ExampleInputs, LoadedModel
@@ -33,6 +34,13 @@ def load_model(
 
     Raises ConfigError naming the place, whatever the model's own code raised included.
     """
+    with IMPORTING:
+        return _load(config, device, allowed, generation, base_dir, index)
+
+
+def _load(
+    config: ModelConfig, device: torch.device, allowed: Sequence[str], generation: int, base_dir: Path, index: int | None
+) -> LoadedModel:
     place = Place.of_model(config.name, index)
     source = open_source(config, allowed, base_dir, place)
     examples = _examples(config, source, base_dir, place)
@@ -75,8 +83,12 @@ def load_model(
             weights=f"{config.name}:{config.version}@{generation}",
             state={entry.buffer: module.get_buffer(entry.buffer) for entry in state},
             examples=_requested(examples, spec) if examples else None,
-            fresh=lambda: instance(open_source(config, allowed, base_dir, place), 0),  # the source's own globals are not shared
+            fresh=fresh,
         )
+
+    def fresh() -> LoadedModel:
+        with IMPORTING:
+            return instance(open_source(config, allowed, base_dir, place), 0)  # the source's own globals are not shared
 
     return instance(source, generation)
 

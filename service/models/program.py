@@ -9,19 +9,17 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-
-# Reading an archive, tracing and torch.compile import this on their first use. Its parts import each other in a circle, so that two
-# threads (a load and the capturer) that do so at once can see one half made; it is therefore imported with this module, before threads.
-import torch._dynamo
 from torch import Tensor, nn
-from torch.export import ExportedProgram
-from torch.export.passes import move_to_device_pass
 
 from service.models.building import FreeDim, KnownInput
 from service.models.loaded import DATATYPES
 from service.models.place import Place
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _UNBOUNDED = 2**31  # a range that ends beyond is none: torch writes "no limit" as a number, too
 
@@ -65,6 +63,8 @@ def open_program(path: Path, batch_axis: str, place: Place) -> Program:
         raise place.error("takes nested arguments; only plain tensors can be served")
 
     def make(device: torch.device) -> nn.Module:
+        from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - imports torch._dynamo, as reading the archive does
+
         with place.blamed(f"moving {path.name} to {device}"):
             fresh = torch.export.load(path)  # modules of one program share its buffers, so each instance has a program of its own
             return ByName(move_to_device_pass(fresh, device).module(), names)

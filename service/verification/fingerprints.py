@@ -33,7 +33,7 @@ from torch.nn.parameter import is_lazy
 from cachepolicy.reasons import RefusalReason
 from service.backends.blockers import Blocked, Blocker
 
-_CHUNK = 1 << 21  # words of a tensor that are digested at once: bounds the extra memory
+_CHUNK = 1 << 22  # words of a tensor that are digested at once: bounds the extra memory
 _MOST = 50_000  # values that are looked at; what lies beyond is not compared
 _DEPTH = 12
 _PRIMITIVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, Enum, range, slice)

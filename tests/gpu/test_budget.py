@@ -177,6 +177,7 @@ async def test_eleven_buckets_of_a_large_decode_step_share_an_arena_that_shrinks
 def module(name: str, buckets: str, rows: str = "independent") -> str:
     return f"""
 worker: {{allowed_factories: ["file:{MODULES}/*.py"]}}
+cache: {{budget: 4GiB}}
 models:
   - {{name: m, factory: "file:{MODULES}/{name}.py", rows: {rows}, axes: {{batch: {{max: 96, buckets: {buckets}}}}}}}
 """

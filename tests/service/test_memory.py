@@ -122,12 +122,26 @@ async def test_a_rebuild_serves_eagerly_meanwhile_and_fails_no_request() -> None
 
 
 async def test_what_is_evicted_while_its_arena_is_made_anew_stays_away() -> None:
-    """Evicted in a row, largest first: the arena is being made anew from the first on, and none of them comes back."""
+    """One that is being recorded again, and one that is to be after it: neither comes back."""
     async with running("cpu", TEXT) as node:
         measured = arenas(node)
         await warm(node, 8, 4, 2, 1)
-        for size in (8, 4, 2):
-            assert await node.admin.evict("m", "", {"batch": size}, {}) == 1
+        begun, go = threading.Event(), threading.Event()
+        record = node.backend.record
+
+        def waiting(*arguments: Any, **options: Any) -> Recording:
+            begun.set()
+            go.wait()
+            return record(*arguments, **options)
+
+        node.backend.record = waiting  # type: ignore[method-assign]
+        assert await node.admin.evict("m", "", {"batch": 8}, {}) == 1
+        await asyncio.to_thread(begun.wait)
+        assert not list(node.capturer.cache)
+        evicting = [asyncio.create_task(node.admin.evict("m", "", {"batch": size}, {})) for size in (4, 2)]
+        await asyncio.sleep(0)
+        go.set()
+        assert await asyncio.gather(*evicting) == [1, 1]
         await settled(node)
         assert [entry.key.bucket["batch"] for entry in node.capturer.cache] == [1]
         assert measured() == MIB
