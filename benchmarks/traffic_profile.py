@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ from service.stores.records import moment
 from tests.harness import ask, running
 from tests.process import Addresses, free_port, worker_process
 from tests.samples import sample
-from tests.valkey import Server, SlowLink, command, valkey
+from tests.valkey import Server, command, valkey
 
 # Hardly any arithmetic after a while of other work, which a recording leaves out: a graph pays on every machine.
 STEP = """
@@ -204,6 +205,7 @@ class Rig:
 
     server: Server
     profiling: Profiling
+    slow: str  # the server's URL by way of a link that takes a tenth of a second each way
 
 
 @asynccontextmanager
@@ -299,9 +301,34 @@ async def other_version(rig: Rig) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def slow_link(rig: Rig) -> AsyncIterator[None]:
-    """A tenth of a second each way, by a relay in this very process."""
-    async with SlowLink(rig.server.port).up() as url, store_at(rig, url):
+    """A tenth of a second each way."""
+    async with store_at(rig, rig.slow):
         yield
+
+
+RELAY = """
+import asyncio, sys
+from tests.valkey import SlowLink
+
+async def relay():
+    async with SlowLink(int(sys.argv[1])).up() as url:
+        print(url, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(relay())
+"""
+
+
+@contextmanager
+def relayed(server: Server) -> Iterator[str]:
+    """The URL of a slow link to it, by a process of its own."""
+    words = [sys.executable, "-c", RELAY, str(server.port)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
 
 
 @asynccontextmanager
@@ -370,12 +397,12 @@ async def reading(profiling: Profiling) -> None:
 async def faults(rounds: int, seconds: float, only: str) -> None:
     """Rounds with and without each fault take turns. The profile is written twenty times as often as it is in service, and read often."""
     profiling_module.FLUSH_S = _WRITES_S
-    with valkey() as server:
+    with valkey() as server, relayed(server) as slow:
         async with worker_here(server.url) as node:
-            rig = Rig(server, node.profiling)
+            rig = Rig(server, node.profiling, slow)
             background = [asyncio.create_task(node.profiling.run()), asyncio.create_task(reading(node.profiling))]
             await latencies(node, 1.0)
-            chosen = {name: fault for name, fault in FAULTS.items() if only in name}
+            chosen = {name: fault for name, fault in FAULTS.items() if re.search(only, name)}
             pairs: dict[str, list[tuple[list[float], list[float]]]] = {name: [] for name in chosen}
             delays = dict.fromkeys(chosen, 0.0)
             for number in range(rounds):
@@ -498,7 +525,7 @@ def main() -> None:
     parser.add_argument("what", choices=["siblings", "poison", "faults", "flood"])
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--only", default="", help="faults whose name has this")
+    parser.add_argument("--only", default="", help="faults whose name matches this")
     parser.add_argument("--shapes", type=int, default=10_000)
     asked = parser.parse_args()
     match asked.what:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 
 from cachepolicy.reasons import RefusalReason
 from service.backends.artefacts import seal
@@ -82,9 +84,12 @@ class Inductor:
         """Compile for these very sizes, without CUDA graphs of its own."""
         from torch._inductor import config  # noqa: PLC0415 - takes a second to import, and is seldom wanted
         from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: PLC0415
 
         arguments = list(program.arguments)
-        with torch.no_grad(), config.patch({"triton.cudagraphs": False}):
+        # Inductor keeps and finds again what it compiled only inside the context of a trace, which a recorded program does not come with.
+        trace = TracingContext(FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True))
+        with torch.no_grad(), config.patch({"triton.cudagraphs": False}), tracing(trace):
             compiled = cast("Callable[..., Any]", compile_fx(program.graph, arguments))
         seal()
 

@@ -16,18 +16,20 @@ COMPILE = """
 import sys
 from pathlib import Path
 import torch
+from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
-from service.backends.artefacts import keep_compiled, seal
+from service.backends.artefacts import keep_compiled
+from service.backends.lowering import Inductor
+from service.backends.program import Program
 
 keep_compiled(Path(sys.argv[1]), "e1")
-from torch._inductor.compile_fx import compile_fx
-
-x = torch.arange(8.0)
-graph = make_fx(lambda x: (torch.sin(x) * 2 + 1,))(x)
-with torch.no_grad():
-    (result,) = compile_fx(graph, [x])(x)
-seal()
-assert torch.allclose(result, torch.sin(x) * 2 + 1)
+x, weight, y = torch.arange(8.0), torch.full((8,), float(sys.argv[2])), torch.zeros(8)
+step = Inductor().lower(Program(make_fx(lambda x, weight, y: (y.copy_(torch.sin(x) * weight + 1),))(x, weight, y), (x, weight, y)))
+for values in (torch.arange(8.0), torch.full((8,), 0.5)):
+    x.copy_(values)
+    step()
+    assert torch.allclose(y, torch.sin(values) * float(sys.argv[2]) + 1)
+print(counters["inductor"]["fxgraph_cache_hit"])
 """
 
 
@@ -37,28 +39,41 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
 
 
-def compiled(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Compile a little program in a process of its own; inode and time of the libraries after that."""
+Libraries = dict[Path, tuple[int, int]]
+
+
+def compiled(folder: Path, weight: float = 2.0) -> tuple[Libraries, bool]:
+    """Compile a little program in a process of its own; inode and time of the libraries after that, and whether its plan was found."""
     unset = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILE, str(folder)], check=True, capture_output=True, text=True, env=unset)
-    return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.rglob("*.so")}
+    words = [sys.executable, "-W", "ignore", "-c", COMPILE, str(folder), str(weight)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=unset)
+    return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.rglob("*.so")}, done.stdout == "1\n"
 
 
-def test_what_was_compiled_is_used_again_unless_it_is_broken(tmp_path: Path) -> None:
-    """By the next process; a library with a byte less, or another's, is compiled anew and the result is right."""
-    folder = tmp_path / "compiled"
-    first = compiled(folder)
+def test_what_was_compiled_is_used_again(tmp_path: Path) -> None:
+    """Kernels and plan, by the next process, whose weights may be others."""
+    first, found = compiled(tmp_path / "compiled")
     assert first
-    assert compiled(folder) == first
+    assert not found
+    assert compiled(tmp_path / "compiled", weight=3.0) == (first, True)
+
+
+def test_what_is_broken_is_compiled_anew(tmp_path: Path) -> None:
+    """A library or a plan with a byte less, or another's library; the result is right."""
+    folder = tmp_path / "compiled"
+    first, _ = compiled(folder)
+    plans = [file for name in ("fxgraph", "aotautograd") for file in (folder / "e1" / name).rglob("*") if file.is_file()]
+    assert plans
     whole = {file: file.read_bytes() for file in first}
-    for file, content in whole.items():
-        file.write_bytes(content[:-1])
+    for file in (*first, *plans):
+        file.write_bytes(file.read_bytes()[:-1])
     foreign = folder / "e1" / "zz" / "foreign.so"
     foreign.parent.mkdir(exist_ok=True)
     foreign.write_bytes(b"another's")
     os.utime(foreign, (1, 1))
-    third = compiled(folder)
-    assert third.keys() == first.keys()
+    second, found = compiled(folder)
+    assert not found
+    assert second.keys() == first.keys()
     assert all(len(file.read_bytes()) == len(content) for file, content in whole.items())
     assert not foreign.exists()
 
