@@ -138,7 +138,7 @@ class Simulation:
     def drive(self, source: Source) -> Outcome:
         """Serve everything."""
         outcome = self.outcome
-        source.stalled(self._decide(0.0))
+        source.stalled(self.decide(0.0))
         for run in source.runs():
             left, now = run.steps, run.time
             signature, bucket = self._signatures[run.model], self._buckets[run.model][run.size - 1]
@@ -159,7 +159,7 @@ class Simulation:
                     self._cache.record_hit(entry, now, steps * gain, steps)
                 source.spent(steps, steps * (eager - gain))
                 left -= steps
-                if due and source.stalled(self._decide(now)):
+                if due and source.stalled(self.decide(now)):
                     break
         return outcome
 
@@ -176,7 +176,7 @@ class Simulation:
             found = self._route[model, size] = (entry, gain) if gain > 0.0 else (None, 0.0)
         return found
 
-    def _decide(self, now: float) -> float:
+    def decide(self, now: float) -> float:
         """Ask the policy and do as it says; returns the seconds that captures took."""
         self.outcome.decisions += 1
         before = self.outcome.capture_s
