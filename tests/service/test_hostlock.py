@@ -115,7 +115,7 @@ def test_processes_hold_it_one_at_a_time(tmp_path: Path) -> None:
 
 def test_a_holder_that_hangs_costs_one_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Going without is counted each time and told once; once it was free it is waited for again."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="service.hostlock")
     path, told = tmp_path / "capture.lock", Told()
     lock = told.lock(path, patience_s=0.1)
 
