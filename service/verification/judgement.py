@@ -21,6 +21,7 @@ from service.lane import Lane
 from service.models.loaded import TORCH_DTYPES, LoadedModel
 from service.models.spec import ModelSpec, Shape, Variant
 from service.tensors import Datatype
+from service.verification.code_constants import named_integers
 from service.verification.comparing import Comparer, coarser
 from service.verification.fingerprints import Snapshot, foreign_hooks
 from service.verification.observing import Run, Witness, observe
@@ -35,6 +36,7 @@ class Character:
     precision: Datatype | None = None  # the coarsest float datatype that the step computes in
     floats_to_integers: bool = False  # made-up magnitudes could be made-up indices
     drift: Mapping[str, float] = field(default_factory=dict)  # what rounding does to each float output, as a relative distance
+    named: frozenset[int] = frozenset()  # integers of its code: sizes at which it may branch
 
 
 class Judge:
@@ -46,6 +48,7 @@ class Judge:
         self._fresh = fresh
         self._sampler = sampler
         self._instance = self._load()
+        self._named = named_integers(self._instance.module)
         self._shape = _trial_shape(self._instance.spec)
 
     def _load(self) -> LoadedModel:
@@ -95,7 +98,7 @@ class Judge:
                 raise CaptureRefused(RefusalReason.STATEFUL, "the answer depends on state slots that the request does not name")
         if untouched.changes(before):
             self._compare_with_another(variant, comparer, [(a, runs[0]), (c, runs[3])])
-        return Character(witness.precision, witness.floats_to_integers)
+        return Character(witness.precision, witness.floats_to_integers, named=self._named)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(

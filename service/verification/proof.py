@@ -126,7 +126,9 @@ class _Case:
         swept: Mapping[str, AbstractSet[int]],
     ) -> None:
         self._layout = Layout(model.spec, recording.bucket[model.spec.batch_axis]) if model.spec.state else None
-        self._below = {axis: ends(size) if size in swept.get(axis, ()) else sizes_below(size) for axis, size in recording.bucket.sizes}
+        self._below = {
+            axis: ends(size) if size in swept.get(axis, ()) else sizes_below(size, character.named) for axis, size in recording.bucket.sizes
+        }
         if self._layout is not None:
             batch = model.spec.batch_axis
             self._below[batch] = [rows for rows in self._below[batch] if self._layout.free(rows)]

@@ -20,7 +20,6 @@ from service.models.spec import AxisSpec, InputSpec, OutputSpec
 from service.recorder import Verdict
 from service.tensors import Datatype, HostTensor
 from service.verification import Audit, Mismatch
-from service.verification.sizes import sizes_below
 from tests.service.verification.benches import Bench, host
 
 X = InputSpec("x", Datatype.FP32, ("batch", 4))
@@ -137,17 +136,6 @@ def test_a_reply_of_another_shape_is_named(bench: Bench) -> None:
     with pytest.raises(CaptureRefused) as refused:
         prove(bench, lambda _, outputs: changed(outputs, lambda y: y[:1]))
     assert refused.value.reason is RefusalReason.OUTPUT_SHAPE
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 16, 17, 64, 100, 512])
-def test_sizes_to_try_are_few_and_have_both_ends(size: int) -> None:
-    """All of them where there are at most sixteen."""
-    sizes = sizes_below(size)
-    assert len(sizes) == len(set(sizes)) <= 24
-    assert set(sizes) <= set(range(1, size))
-    assert set(sizes) >= {1, size - 1} - {0, size}
-    if size <= 16:
-        assert set(sizes) == set(range(1, size))
 
 
 def served(bench: Bench, model: LoadedModel, replies: int, spoiled_from: int, every: int) -> tuple[Audit, list[Mismatch]]:
