@@ -191,7 +191,9 @@ async def outcome(node: Node, batch: int) -> str:
         found = str(outcome.reason or outcome.path) + (f" {outcome.detail}" if outcome.detail else "")
         await asyncio.sleep(0.05)
     signature, bucket = served(node, "m").signature(()), Bucket.of(batch=batch)
-    print(f"{batch}: {found}; eager {node.observer._costs.eager(signature, bucket)}, replay {node.observer._costs.replay(signature, bucket)}")
+    print(
+        f"{batch}: {found}; eager {node.observer._costs.eager(signature, bucket)}, replay {node.observer._costs.replay(signature, bucket)}"
+    )
     return found
 
 
