@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Protocol
 
 from cachepolicy.cache import DoesNotFit, GraphCache, GraphEntry
@@ -16,7 +16,7 @@ from cachepolicy.reasons import RefusalReason
 from service.backends.base import Backend, Padding, Recording
 from service.errors import CaptureRefused, Conflict, DeviceLost, NotYetProvable, OutOfDeviceMemory, told
 from service.hostlock import HostLock
-from service.lane import Lane
+from service.lane import BackgroundLane, Lane
 from service.measuring import SIZES, Figures, Timer
 from service.memory import Ledger, predicted_bytes
 from service.messages import GraphMode
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_HURRY_S = 0.02  # a recording may hold a request up for so long
+_PATIENCE_S = 0.5  # for requests that have less time left, before each recording
+_POLL_S = 0.002
 _ATTEMPTS = 20  # to find a graph that nobody looks at: `explain` does for an instant, from a thread of its own
 
 
@@ -82,13 +85,14 @@ class Recorder:
     def __init__(
         self,
         backend: Backend,
-        lane: Lane,
+        lane: BackgroundLane,
         cache: GraphCache,
         ledger: Ledger,
         costs: CostTable,
         verifier: Verifier,
         timer: Timer,
         host: HostLock,
+        hurried: Callable[[float], bool],
         metrics: Metrics,
         journal: Journal,
         tracer: Tracer | None,
@@ -97,7 +101,10 @@ class Recorder:
         min_gain: float,
         drift: Callable[[tuple[object, ...]], str],
     ) -> None:
-        """`drift` as the router's: nothing is recorded under settings that the key does not name."""
+        """`hurried` tells whether a request waits that has less than so many seconds left.
+
+        `drift` as the router's: nothing is recorded under settings that the key does not name.
+        """
         self.progress = ProgressTable()
         self.traffic = Traffic()  # by ladder bucket
         self.replayed = Traffic()  # by the graph that served
@@ -109,6 +116,7 @@ class Recorder:
         self._verifier = verifier
         self._timer = timer
         self._host = host
+        self._hurried = hurried
         self._metrics = metrics
         self._journal = journal
         self._tracer = tracer
@@ -168,6 +176,7 @@ class Recorder:
         self.progress.note(key, Progress(Stage.CAPTURING))
         with self._step("graphcache.judge"):
             self._verifier.judge(loaded, variant, self._lane)
+        self._let_hurried_pass()
         with self._host.held():  # which is waited for before anything is evicted
             self._make_room(key)
             with self._step("graphcache.record"):
@@ -194,6 +203,13 @@ class Recorder:
         self._metrics.capture_timings(recording.timings, verify=verified - recorded, measure=monotonic() - verified)
         log.info("captured %s: %d nodes, %d bytes, %.1f ms", key, recording.nodes, recording.bytes, (monotonic() - started) * 1e3)
         return entry
+
+    def _let_hurried_pass(self) -> None:
+        """A recording holds others' launches up for milliseconds: requests that can't spare them go first, as long as that ends."""
+        give_up = monotonic() + _PATIENCE_S
+        while self._hurried(_HURRY_S) and monotonic() < give_up:
+            self._lane.make_way()
+            sleep(_POLL_S)
 
     def _make_room(self, key: GraphKey) -> None:
         """Evict for the predicted bytes, before anything is allocated. What is not predicted finds its room on admission."""

@@ -253,6 +253,9 @@ def assemble(config: Config) -> Node:
     def idle() -> bool:
         return not worker.waiting
 
+    def hurried(slack_s: float) -> bool:
+        return worker.hurried(slack_s)
+
     capture, ledger = config.cache.capture, Ledger(backend, cache)
     settings = Settings(torch.device(backend.device))
     recorder = Recorder(
@@ -264,6 +267,7 @@ def assemble(config: Config) -> Node:
         proof,
         Stopwatch(backend, accepted, idle),
         HostLock(config.state_dir / "capture.lock", between=beside.make_way, unlocked=metrics.capture_unlocked),
+        hurried,
         metrics,
         journal,
         tracer,

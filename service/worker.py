@@ -101,6 +101,11 @@ class Worker:
         """Tickets that wait for their batch, by group. May be called from any thread."""
         return self._batcher.queued()
 
+    def hurried(self, slack_s: float) -> bool:
+        """Whether a waiting request has less time left than this. From any thread."""
+        soon = monotonic() + slack_s
+        return any(ticket.deadline < soon for group in self.queued() for ticket in group)
+
     def prewarmed(self) -> None:
         """The prewarm plan is done, or its time is up."""
         self._prewarmed = True

@@ -9,6 +9,7 @@ from time import monotonic
 import pytest
 import torch
 
+from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphEntry
 from service.errors import CaptureRefused
 from service.memory import MemoryReport

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from time import monotonic
+from typing import Any
 
 import pytest
 import torch
 
 from cachepolicy.capture import Capture, PaybackAdmission
 from cachepolicy.reasons import FallbackReason
+from service import recorder
 from service.errors import CaptureRefused, Conflict
 from service.jobs import Turn
-from service.messages import Outcome, Path
+from service.messages import InferRequest, Outcome, Path
 from service.serving import Node
-from tests.harness import MODULES, ask, running, served
+from tests.harness import MODULES, ask, host, running, served
 from tests.instruments import out_of_memory_above
 
 
@@ -200,3 +204,40 @@ async def test_closing_gives_up_the_capture_in_hand_and_those_in_the_queue() -> 
     assert all(future.done() for future in waiting)
     gone = [future for future in waiting if future.cancelled() or isinstance(future.exception(), Conflict)]
     assert len(gone) > len(waiting) // 2
+
+
+@pytest.mark.parametrize(("patience_s", "hurried"), [(600.0, False), (0.05, True)])
+async def test_a_recording_lets_requests_pass_that_have_little_time_left(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float, hurried: bool
+) -> None:
+    """As long as that ends."""
+    monkeypatch.setattr(recorder, "_HURRY_S", 3600.0)
+    monkeypatch.setattr(recorder, "_PATIENCE_S", patience_s)
+    async with running("cpu", config("affine", "[1, 2]"), ["cache.capture.background=false"]) as node:
+        await node.admin.warm("m", "", {"batch": 1}, {}, force=True)
+        asked, free, found = threading.Event(), threading.Event(), []
+        record, is_hurried = node.backend.record, node.worker.hurried
+
+        def recording(*arguments: Any, **options: Any) -> Any:
+            found.append(is_hurried(3600.0))
+            free.set()
+            return record(*arguments, **options)
+
+        def watched(slack_s: float) -> bool:
+            asked.set()
+            return is_hurried(slack_s)
+
+        node.backend.record = recording  # type: ignore[method-assign]
+        node.worker.hurried = watched  # type: ignore[method-assign]
+        node.lane.post(lambda: free.wait() and None)
+        inputs = {"input": host(torch.ones(1, 4))}
+        asking = [asyncio.create_task(node.worker.infer(InferRequest("m", inputs, deadline=monotonic() + 600.0))) for _ in range(2)]
+        await asyncio.sleep(0)  # the first one's batch is on its way to the lane, the second one waits
+        assert node.worker.hurried(3600.0)
+        asked.clear()
+        warming = asyncio.create_task(node.admin.warm("m", "", {"batch": 2}, {}, force=True))
+        await asyncio.to_thread(asked.wait)
+        if not hurried:
+            free.set()
+        await asyncio.gather(warming, *asking)
+        assert found == [hurried]
