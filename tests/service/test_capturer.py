@@ -229,7 +229,7 @@ async def test_a_recording_lets_requests_pass_that_have_little_time_left(
 
         node.backend.record = recording  # type: ignore[method-assign]
         node.worker.hurried = watched  # type: ignore[method-assign]
-        node.lane.post(lambda: free.wait() and None)
+        node.lane.submit(free.wait)
         inputs = {"input": host(torch.ones(1, 4))}
         asking = [asyncio.create_task(node.worker.infer(InferRequest("m", inputs, deadline=monotonic() + 600.0))) for _ in range(2)]
         await asyncio.sleep(0)  # the first one's batch is on its way to the lane, the second one waits
