@@ -16,7 +16,7 @@ from cachepolicy.cache import GraphCache
 from cachepolicy.costs import CostTable
 from cachepolicy.demand import Demand, Outlook, chained, neighbours
 from cachepolicy.keys import GraphKey, Signature
-from cachepolicy.planning import Holding, Plan
+from cachepolicy.planning import Holding, Move, Plan
 from cachepolicy.reasons import RefusalReason
 
 
@@ -147,6 +147,7 @@ class PaybackAdmission:
         self._patience = patience
         self._outlook = outlook or Outlook()
         self._known: dict[Signature, _Known] = {}
+        self._turn: _Known | None = None  # whose runs come in a row just now
         self._cache_version = -1
         self._lock = threading.Lock()  # decisions; counting needs none
 
@@ -159,6 +160,9 @@ class PaybackAdmission:
             return False
         demand = known.holding.demand
         position = demand.position
+        before, self._turn = self._turn, known
+        if before is not known and before is not None:
+            before.holding.demand.end_turn()
         return demand.count(position[fit], None if served is None else position.get(served), steps, now) >= known.due_at
 
     def steps_until_due(self, signature: Signature, fit: Bucket, served: Bucket | None) -> int | None:
@@ -282,19 +286,40 @@ class PaybackAdmission:
         return moved
 
     def _lend(self, holdings: list[Holding], focus: _Known, cache: GraphCache, now: float) -> bool:
-        """Let a busy signature have the bytes of idle ones for a moment, where that pays for both captures."""
-        if focus.holding.demand.activity(now) <= 1.0:
-            return False
-        for holding in holdings:
-            holding.horizon_s = self._outlook.moment_s * holding.demand.activity(now)
-        plan = Plan(holdings, cache.used, cache.budget, self._patience.hysteresis, returning=True)
-        move = plan.best_move(focus.holding, partial(self._allowed, focus, now))
+        """Let a signature have others' bytes for a while, where that pays for its captures and for theirs when they return."""
+        move = self._lend_for_a_moment(holdings, focus, cache, now) or self._lend_for_a_turn(holdings, focus, cache, now)
         if move is None:
             return False
-        plan.apply(move)
         focus.idle = 0
         self._set_due(focus)
         return True
+
+    def _lend_for_a_moment(self, holdings: list[Holding], focus: _Known, cache: GraphCache, now: float) -> Move | None:
+        """To a busy one, bytes of idle ones. What came within the moment stays, or busy ones would take them from each other in turn."""
+        if focus.holding.demand.activity(now) <= 1.0:
+            return None
+        moment_s = self._outlook.moment_s
+        for holding in holdings:
+            holding.horizon_s = moment_s * holding.demand.activity(now)
+        plan = Plan(holdings, cache.used, cache.budget, self._patience.hysteresis, returning=True, since=now - moment_s)
+        return self._applied(plan, focus, now)
+
+    def _lend_for_a_turn(self, holdings: list[Holding], focus: _Known, cache: GraphCache, now: float) -> Move | None:
+        """To the one whose runs come in a row, bytes of all others: none of theirs come before its turn is over."""
+        demand = focus.holding.demand
+        rate = sum(demand.rates)
+        if focus is not self._turn or not rate or demand.turn * max(demand.possible) <= min(demand.prices.capture):
+            return None
+        for holding in holdings:
+            holding.horizon_s = 0.0
+        focus.holding.horizon_s = demand.turn / rate
+        return self._applied(Plan(holdings, cache.used, cache.budget, 0.0, returning=True), focus, now)
+
+    def _applied(self, plan: Plan, focus: _Known, now: float) -> Move | None:
+        move = plan.best_move(focus.holding, partial(self._allowed, focus, now))
+        if move is not None:
+            plan.apply(move)
+        return move
 
     def _mirror(self, cache: GraphCache) -> None:
         """Take over what is resident, where that changed."""

@@ -41,6 +41,7 @@ class Outlook:
     repeat: float = 0.03  # a run of the same size again says as much as this many changes
     reach: float = 1.0  # roots of the size
     moment_s: float = 2.0  # how long a burst is taken to last
+    turns: int = 20  # over which the length of a turn is averaged
     smallest_age_s: float = 0.2
     window_s: float = 5.0  # over which a load is taken to be steady, where sizes answer to speed
     feedback_disbelief: float = 2.0  # power of the likeness of sizes to what their load leads to, that this is multiplied by
@@ -78,6 +79,9 @@ class Demand:
         self._load = Load(outlook.memories, outlook.window_s, now)
         self._response: Response | None = None
         self.feedback = 0.0  # how far sizes answer to speed: from 0.0, not at all, to 1.0
+        self.turn = 0.0  # runs in a row before another signature's come, on average
+        self._turns = 0  # that were averaged
+        self._in_row = 0
         self._moment = 0.0  # runs of the last moment, decaying
         self._moment_at = now
         self._profile: list[float] = []
@@ -96,6 +100,7 @@ class Demand:
 
     def count(self, at: int, served: int | None, steps: int, now: float) -> float:
         """Note runs; returns the seconds lost since the last decision."""
+        self._in_row += steps
         self._moment = steps + self._moment * exp((self._moment_at - now) / self.outlook.moment_s)
         self._moment_at = now
         self._pending[at] = self._pending.get(at, 0) + steps
@@ -109,6 +114,12 @@ class Demand:
             cost_s = eager_s if served is None else steps * self.prices.replay[served]
             self._pace.note(at, served is not None, steps, cost_s, eager_s, now)
         return self.lost
+
+    def end_turn(self) -> None:
+        """Another signature's runs come next."""
+        self._turns = min(self._turns + 1, self.outlook.turns)
+        self.turn += (self._in_row - self.turn) / self._turns
+        self._in_row = 0
 
     # -- forecast -----------------------------------------------------------------------------------------------------------
 
@@ -185,17 +196,22 @@ class Demand:
         ended = self._load.ends(now)
         if not ended and self.feedback < _SMALL:
             return
+        answer = self._pace.answer() if ended else 1.0
+        if answer < _SMALL:
+            self.feedback = 0.0
+            self._load.forget(self._pace, now)
+            return
         if self._response is None:
             if not all(self.prices.eager) or not all(self.prices.replay):
                 return  # not measured yet
             self._response = Response(self.prices.eager, self.prices.replay)
-        outlook, age = self.outlook, self.age(now)
+        outlook = self.outlook
         recent, lasting = self._load.recall(self._pace, self._response, now)
         if ended:
-            self.feedback = self._pace.answer() * likeness(recent.expected, recent.seen, outlook.feedback_disbelief)
+            self.feedback = answer * likeness(recent.expected, recent.seen, outlook.feedback_disbelief)
         if self.feedback < _SMALL:
             return
-        lengths = [max(outlook.smallest_age_s, memory * (1.0 - exp(-age / memory))) for memory in outlook.memories]
+        lengths = self._load.lengths(now)
         share = outlook.lasting * likeness(recent.rates, lasting.rates, outlook.disbelief)
         weights = (1.0 - share) / lengths[0], share / lengths[1]
         rates = [weights[0] * new + weights[1] * old for new, old in zip(recent.rates, lasting.rates, strict=True)]

@@ -161,13 +161,23 @@ class Load:
     def __init__(self, memories: Sequence[float], window_s: float, now: float) -> None:
         self._memories = memories
         self._window_s = window_s
-        self._begun = now
+        self._born = self._begun = now
         self._before: tuple[list[float], list[float]] = [], []  # steps and cost by size, when the window began
         self._sums = [Remembered() for _ in memories]
 
     def ends(self, now: float) -> bool:
         """Whether the window is over, so that the next `recall` begins another."""
         return now - self._begun >= self._window_s
+
+    def forget(self, pace: Pace, now: float) -> None:
+        """Begin anew."""
+        self._born = self._begun = now
+        self._before = pace.totals()
+        self._sums = [Remembered() for _ in self._memories]
+
+    def lengths(self, now: float) -> list[float]:
+        """Seconds that the sums of each memory stand for."""
+        return [memory * (1.0 - exp((self._born - now) / memory)) for memory in self._memories]
 
     def recall(self, pace: Pace, response: Response, now: float) -> list[Remembered]:
         """What is remembered by now, by memory."""

@@ -155,13 +155,16 @@ def _cheapest_one(own: list[_Offer], others: list[_Offer], need: int) -> list[Un
 class Plan:
     """A set of graphs that is being improved. `used` are the bytes it takes."""
 
-    def __init__(self, holdings: Collection[Holding], used: int, budget: int, hysteresis: float, *, returning: bool = False) -> None:
-        """`returning`: what goes will be captured again, which is charged to the move."""
+    def __init__(
+        self, holdings: Collection[Holding], used: int, budget: int, hysteresis: float, *, returning: bool = False, since: float = inf
+    ) -> None:
+        """`returning`: what goes will be captured again, which is charged to the move. What was captured after `since` stays."""
         self._holdings = holdings
         self._used = used
         self._budget = budget
         self._hysteresis = hysteresis
         self._returning = returning
+        self._since = since
         self._pool: tuple[Holding, list[_Offer]] | None = None
 
     def best_move(self, focus: Holding, allowed: Callable[[int], bool]) -> Move | None:
@@ -281,6 +284,9 @@ class Plan:
         """What units of one signature cost."""
         horizon_s, returning = holding.horizon_s, self._returning
         offers = []
+        if self._since < inf:
+            fresh = {at for at, entry in holding.entries.items() if entry.captured_at > self._since}
+            units = [unit for unit in units if fresh.isdisjoint(unit.positions)] if fresh else units
         for unit in units:
             price = horizon_s * unit.rate + (self._once(unit) if returning else unit.once)
             offers.append((price / unit.frees if unit.frees else inf, price, unit))

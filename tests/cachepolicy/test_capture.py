@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from cachepolicy.cache import GraphCache, GraphEntry
@@ -53,6 +55,10 @@ class Bench:
                     self.insert(key)
         self.actions += found
         return found
+
+    def captures(self) -> int:
+        """How many so far."""
+        return sum(isinstance(action, Capture) for action in self.actions)
 
     def insert(self, key: GraphKey) -> None:
         """Headroom was made before: nothing is evicted by the insert."""
@@ -146,6 +152,35 @@ def test_steady_traffic_does_not_thrash() -> None:
         bench.run(2, steps=20, seconds=0.2, name="a")
         bench.run(2, steps=20, seconds=0.2, name="b")
     assert sum(isinstance(action, Capture) for action in bench.actions) <= 3
+
+
+def turns(capture: float, steps: int) -> Bench:
+    """Two equal models with room for one graph take turns of so many steps, for 20,000 steps in all."""
+    bench = Bench(flat(8, own=10, capture=capture), "one", "other", budget=10)
+    for _ in range(20_000 // (2 * steps)):
+        for name in bench.names:
+            bench.run(4, steps=steps, seconds=steps * 4e-3, name=name)
+    return bench
+
+
+def test_bytes_go_to_whose_turn_it_is() -> None:
+    """Where a turn pays for two captures: its own, and the other's when that is on again."""
+    followed = turns(capture=0.02, steps=100)
+    assert followed.captures() > 150
+    assert turns(capture=0.3, steps=100).captures() < 10
+
+
+def test_models_that_are_busy_at_once_do_not_take_bytes_from_each_other() -> None:
+    """However cheap captures are: each would be gone again before it has paid."""
+    names = [str(number) for number in range(12)]
+    bench = Bench(flat(8, own=10, capture=0.02), *names, budget=20)
+    random = Random(2)
+    for _ in range(40):
+        busy = random.sample(names, 5)
+        for _ in range(200):
+            for name in busy:
+                bench.run(4, seconds=1e-3, name=name)
+    assert 0 < bench.captures() < 400
 
 
 def test_arena_gives_its_top_back_by_a_rebuild() -> None:

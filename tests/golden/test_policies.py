@@ -85,7 +85,7 @@ GOLDEN: list[tuple[str, str, Policy, int, tuple[int, int, int, int, int, float]]
     ("shift_80s", "private", Policy.VLLM, 96, (8, 0, 0, 11949, 17022, 28.633)),
     ("shift_80s", "arena", Policy.PAYBACK, 48, (8, 7, 0, 8096, 15956, 22.311)),
     ("shift_80s", "arena", Policy.LRU, 48, (13, 12, 0, 9856, 44589, 25.594)),
-    ("fleet_120s", "private", Policy.PAYBACK, 24, (17, 15, 0, 69967, 258596, 173.707)),
+    ("fleet_120s", "private", Policy.PAYBACK, 24, (43, 41, 0, 72664, 283086, 170.664)),
     ("fleet_120s", "private", Policy.LRU, 24, (1382, 1380, 0, 114897, 28416, -133.882)),
     ("fleet_120s", "private", Policy.LFU, 24, (1377, 1375, 0, 114902, 29696, -139.264)),
     ("fleet_120s", "private", Policy.GDSF, 24, (1395, 1393, 0, 114884, 28825, -139.308)),
@@ -97,7 +97,7 @@ GOLDEN: list[tuple[str, str, Policy, int, tuple[int, int, int, int, int, float]]
     ("fleet_120s", "private", Policy.GDSF, 96, (228, 219, 0, 116051, 51223, 246.779)),
     ("fleet_120s", "private", Policy.POWERS_OF_TWO, 96, (9, 0, 0, 70396, 0, 185.325)),
     ("fleet_120s", "private", Policy.VLLM, 96, (9, 0, 0, 70396, 0, 185.325)),
-    ("fleet_120s", "arena", Policy.PAYBACK, 160, (91, 84, 1, 113622, 268358, 302.302)),
+    ("fleet_120s", "arena", Policy.PAYBACK, 160, (174, 168, 2, 115246, 359137, 304.439)),
     ("fleet_120s", "arena", Policy.LRU, 160, (256, 251, 0, 116023, 86869, 307.218)),
 ]
 
