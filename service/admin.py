@@ -13,7 +13,7 @@ from cachepolicy.buckets import Bucket
 from cachepolicy.cache import GraphCache, GraphEntry
 from cachepolicy.costs import CostTable
 from cachepolicy.keys import Signature
-from cachepolicy.reasons import hint_for
+from cachepolicy.reasons import RefusalReason, hint_for
 from service import garbage
 from service.capturer import Capturer
 from service.choices import Above
@@ -35,6 +35,9 @@ Load = Callable[["ModelConfig", int], "LoadedModel"]
 ParseModel = Callable[[str], "ModelConfig"]
 
 
+_FOR_WANT_OF_BYTES = (RefusalReason.MEMORY_BUDGET, RefusalReason.OUT_OF_MEMORY)  # a plan has bytes of its own
+
+
 class Admin:
     """Everything an operator can do; `load` and `parse` come from the wiring, since they need torch and the configuration's folder."""
 
@@ -51,8 +54,12 @@ class Admin:
         parse: ParseModel,
         padding: Callable[[str, Bucket], float],
         largest: int,
+        min_gain: float,
     ) -> None:
-        """`padding` tells the padded per real elements of the replays of a model's bucket so far; `largest` bounds a request's bytes."""
+        """`padding` tells the padded per real elements of the replays of a model's bucket so far; `largest` bounds a request's bytes.
+
+        `min_gain` is the share of itself that a replay has to save.
+        """
         self._registry = registry
         self._router = router
         self._cache = cache
@@ -64,6 +71,7 @@ class Admin:
         self._parse = parse
         self._padding = padding
         self._largest = largest
+        self._min_gain = min_gain
         self.on_loaded: Callable[[ServedModel], None] = lambda _: None  # on an operator's word, or its weights were reloaded
         self.on_unloaded: Callable[[str], None] = lambda _: None  # the last version of this model is gone
         self._changes = asyncio.Lock()  # one load, unload or reload at a time
@@ -240,7 +248,12 @@ class Admin:
         runs, seconds = self._capturer.sizes(signature)
         if not runs or self._costs.eager(signature, Bucket(next(iter(runs)))) is None:
             raise Conflict(f"no traffic of {served.id} was measured yet; send some, or replay a trace")
-        planner = Planner(served.spec, signature, self._costs, runs, seconds)
+        refused = [
+            key.bucket
+            for key, progress in self._capturer.progress().items()
+            if key.signature == signature and progress.stage is Stage.REFUSED and progress.reason not in _FOR_WANT_OF_BYTES
+        ]
+        planner = Planner(served.spec, signature, self._costs, runs, seconds, self._min_gain, refused)
         return planner.plan(self._cache.budget if budget is None else budget, graphs or len(runs), session_bytes)
 
     # -- helpers

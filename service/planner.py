@@ -2,12 +2,13 @@
 
 Every set is judged alike, on the exact sizes that came: each size is replayed by the smallest bucket that covers it, where that is
 faster than eager. With one axis the set is the exact optimum over the sizes that came (cachepolicy.ladder); with several axes a search
-finds one (cachepolicy.grids).
+finds one (cachepolicy.grids). A bucket that would not be admitted is in no set: its replay, as known or predicted, does not pay at its own
+size, or the bucket that serves it now was refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cachepolicy.buckets import Bucket, default_sizes, vllm_sizes
@@ -16,6 +17,7 @@ from cachepolicy.demand import Demand, Outlook
 from cachepolicy.grids import Grid
 from cachepolicy.keys import Signature
 from cachepolicy.ladder import candidates_of, frontier
+from service.measuring import Figures, Sample
 from service.messages import Plan, PlanAlternative, PlannedGraph
 from service.models.spec import ModelSpec
 
@@ -35,16 +37,25 @@ class _Size:
 
 
 class Planner:
-    """Plans for one signature. `runs` are counts per exact size over `seconds`."""
+    """Plans for one signature. `runs` are counts per exact size over `seconds`; `refused` are buckets that may not exist for now."""
 
     def __init__(
-        self, spec: ModelSpec, signature: Signature, costs: CostTable, runs: Mapping[tuple[tuple[str, int], ...], int], seconds: float
+        self,
+        spec: ModelSpec,
+        signature: Signature,
+        costs: CostTable,
+        runs: Mapping[tuple[tuple[str, int], ...], int],
+        seconds: float,
+        min_gain: float,
+        refused: Collection[Bucket] = (),
     ) -> None:
         self._spec = spec
         self._signature = signature
         self._costs = costs
         self._runs = runs
         self._seconds = seconds
+        self._min_gain = min_gain
+        self._refused = refused
         buckets = sorted((Bucket(sizes) for sizes in runs), key=lambda bucket: (bucket.volume, bucket.sizes))
         self._prices: dict[Bucket, Prices] = {}
         self._traffic = [_Size(bucket, runs[bucket.sizes] / seconds, self._price(bucket).eager[0]) for bucket in buckets]
@@ -87,14 +98,15 @@ class Planner:
         buckets = [size.bucket for size in self._traffic]
         demand = Demand(buckets, self._costs.prices(self._signature, buckets), Outlook(), 0.0)
         demand.assume([size.rate for size in self._traffic])
-        candidates = candidates_of(demand, (), _CANDIDATES)
+        candidates = [at for at in candidates_of(demand, (), _CANDIDATES) if self._admitted(buckets[at])]
         found = frontier(demand, 1.0, budget, [0.0] * len(buckets), candidates, graphs)[-1]
         return [buckets[at] for at in found.positions]
 
     def _search(self, budget: int, graphs: int) -> list[Bucket]:
         weighed = sorted(self._traffic, key=lambda size: -size.rate * size.eager_s)[:_CANDIDATES]
         fits = {fit for size in weighed if (fit := self._spec.ladder.fit(size.bucket.as_dict())) is not None}
-        candidates = sorted({size.bucket for size in weighed} | fits, key=lambda bucket: (bucket.volume, bucket.sizes))
+        admitted = filter(self._admitted, {size.bucket for size in weighed} | fits)
+        candidates = sorted(admitted, key=lambda bucket: (bucket.volume, bucket.sizes))
         prices = [self._price(bucket) for bucket in candidates]
         serving = [
             [
@@ -125,7 +137,7 @@ class Planner:
                 lambda name, largest: vllm_sizes(largest) if name == self._spec.batch_axis else default_sizes(largest)
             ),
         }
-        return [self._judge(name, self._cut(buckets, budget)) for name, buckets in lists.items()]
+        return [self._judge(name, self._cut(list(filter(self._admitted, buckets)), budget)) for name, buckets in lists.items()]
 
     def _grid(self, sizes_of: SizesOf) -> list[Bucket]:
         grid: list[tuple[tuple[str, int], ...]] = [()]
@@ -138,6 +150,13 @@ class Planner:
         while kept and self._bytes(kept) > budget:
             kept.pop()
         return kept
+
+    def _admitted(self, bucket: Bucket) -> bool:
+        """Whether its graph would serve, as far as that is known."""
+        fit = self._spec.ladder.fit(bucket.as_dict())
+        price = self._price(bucket)
+        pays = Figures([Sample(bucket, 1.0, price.eager[0], price.replay[0])], 0.0).pays(self._min_gain)
+        return pays and fit not in self._refused
 
     # -- what a set takes and gives
 

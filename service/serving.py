@@ -316,7 +316,18 @@ def assemble(config: Config) -> Node:
         return Surroundings(backend.environment().fingerprint(), settings.now())
 
     admin = Admin(
-        registry, router, cache, capturer, costs, lane, surroundings, load, parse_model, metrics.padding_ratio, config.worker.limits.message
+        registry,
+        router,
+        cache,
+        capturer,
+        costs,
+        lane,
+        surroundings,
+        load,
+        parse_model,
+        metrics.padding_ratio,
+        config.worker.limits.message,
+        capture.min_gain,
     )
     admin.on_unloaded = endings.forget
     pulse = Pulse(lambda: lane.busy_s, alarm, metrics.loop_lag, health.set_graphs)

@@ -10,8 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from cachepolicy.buckets import Bucket
+from cachepolicy.reasons import RefusalReason
 from service.errors import BadInput, CaptureRefused, ConfigError, Conflict, NotSupported, UnknownModel
 from service.messages import Path
+from service.progress import Progress, Stage
 from tests.harness import MODULES, ask, eager, running, served, value
 
 BASE = f"""
@@ -285,3 +288,17 @@ async def test_the_hint_of_a_refusal_is_its_own() -> None:
         explanation = node.admin.explain("affine", "", {"batch": 2}, {})
         assert explanation.detail.startswith("unprofitable")
         assert "buckets nearer to the traffic" in explanation.hint
+
+
+async def test_a_plan_promises_nothing_of_a_bucket_that_was_refused() -> None:
+    """Whatever is predicted of it. A bucket that only lacked bytes stays: the plan has a budget of its own."""
+    async with running("cpu", BASE, ["cache.capture.background=false"]) as node:
+        await ask(node, "affine", {"input": torch.randn(2, 4)})
+        key = served(node, "affine").key((), Bucket.of(batch=2))
+        for _ in range(5):
+            node.observer._costs.load(key.signature, {key.bucket: (0.01, 0.001, 0.02, 100, 0)})
+        for reason, planned in ((RefusalReason.MEMORY_BUDGET, 1), (RefusalReason.MISMATCH, 0)):
+            node.capturer._progress.note(key, Progress(Stage.REFUSED, reason))
+            plan = node.admin.plan("affine", "", {}, 1 << 20, 0, 0)
+            assert len(plan.graphs) == planned
+            assert (plan.alternatives[0].saved_s_per_s > 0.0) == bool(planned)

@@ -39,7 +39,7 @@ def batches(**runs: int) -> dict[Sizes, int]:
 
 def planned(runs: dict[Sizes, int], budget: int, graphs: int = 9, **options: int) -> Plan:
     axes = (AxisSpec("batch", 64, (1, 2, 4, 8, 16, 32, 64)),)
-    return Planner(spec(*axes), SIGNATURE, costs(list(runs), **options), runs, 10.0).plan(budget, graphs, 50)
+    return Planner(spec(*axes), SIGNATURE, costs(list(runs), **options), runs, 10.0, 0.05).plan(budget, graphs, 50)
 
 
 @pytest.mark.parametrize("graphs", [1, 2, 3])
@@ -86,16 +86,37 @@ def test_graphs_that_padding_makes_slower_than_eager_are_not_planned_for() -> No
     """Padded from 1 to 400 a replay takes longer than eager: only the exact size is worth a graph."""
     runs: dict[Sizes, int] = {(("batch", 1),): 10, (("batch", 400),): 10}
     axes = (AxisSpec("batch", 400, (400,)),)
-    plan = Planner(spec(*axes), SIGNATURE, costs(list(runs)), runs, 10.0).plan(10_000, 1, 0)
+    plan = Planner(spec(*axes), SIGNATURE, costs(list(runs)), runs, 10.0, 0.05).plan(10_000, 1, 0)
     assert plan.alternatives[0].saved_s_per_s == pytest.approx(0.009)
     assert plan.sessions_displaced is None
+
+
+@pytest.mark.parametrize("replay", [0.0097, 0.00997, 0.011])
+def test_graphs_that_would_not_be_admitted_are_not_planned_for(replay: float) -> None:
+    """A replay that saves less than 5 % of itself is measured and refused: a plan that counts on it promises what never comes."""
+    table = CostTable()
+    table.load(SIGNATURE, {Bucket((("batch", size),)): (0.01, replay, 0.02, 100, 0) for size in (1, 8)})
+    axes = (AxisSpec("batch", 8, (1, 8)),)
+    plan = Planner(spec(*axes), SIGNATURE, table, batches(n1=50, n8=50), 10.0, 0.05).plan(10_000, 9, 0)
+    assert plan.graphs == []
+    assert all(other.saved_s_per_s == 0.0 for other in plan.alternatives)
+
+
+def test_refused_buckets_are_not_planned_for() -> None:
+    """Nor are sizes that they would serve: what was measured of them is forgotten, and what is guessed instead promises half the time."""
+    runs = batches(n2=50, n7=40, n8=40)
+    axes = (AxisSpec("batch", 8, (2, 8)),)
+    refused = [Bucket((("batch", 8),))]
+    plan = Planner(spec(*axes), SIGNATURE, costs(list(runs)), runs, 10.0, 0.05, refused).plan(10_000, 9, 0)
+    assert [graph.bucket["batch"] for graph in plan.graphs] == [2]
+    assert max(other.graphs for other in plan.alternatives) <= 2  # of 1, 2, 4 and 8 in the usual lists
 
 
 def test_two_axes_are_covered_on_both() -> None:
     """A bucket serves only sizes that fit on every axis, whatever its volume."""
     runs: dict[Sizes, int] = {(("batch", 1), ("seq", 100)): 50, (("batch", 8), ("seq", 10)): 50}
     axes = (AxisSpec("batch", 16, (8, 16)), AxisSpec("seq", 128, (16, 128)))
-    plan = Planner(spec(*axes), SIGNATURE, costs(list(runs)), runs, 10.0).plan(10_000, 4, 0)
+    plan = Planner(spec(*axes), SIGNATURE, costs(list(runs)), runs, 10.0, 0.05).plan(10_000, 4, 0)
     assert {graph.bucket.sizes for graph in plan.graphs} == set(runs)
     assert plan.ladder == {"batch": [1, 8], "seq": [10, 100]}
 
