@@ -3,6 +3,7 @@
 python benchmarks/traffic_profile.py siblings [--seconds 120]   two workers serve a recorded trace, a third starts beside them
 python benchmarks/traffic_profile.py poison [--seconds 120]     a worker with a profile of traffic that never comes, beside a clean one
 python benchmarks/traffic_profile.py faults [--rounds 100]       p99 of requests while the store is broken, against the same without a fault
+python benchmarks/traffic_profile.py attempts [--rounds 100]    what an attempt to reach a broken store costs the event loop
 python benchmarks/traffic_profile.py flood [--shapes 10000]     so many shapes once each beside three hot ones
 """
 
@@ -23,7 +24,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter, time
+from time import monotonic, perf_counter, thread_time, time
 from urllib.request import urlopen
 
 import grpc
@@ -33,6 +34,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cachepolicy.profile import KEPT, TrafficProfile, Workload, shape_of
+from service import garbage
 from service import profiling as profiling_module
 from service.cli.traffic.trace import bundled
 from service.profiling import PATIENCE_S, Profiling
@@ -196,6 +198,7 @@ async def worker_here(setting: str, *, captures: bool = False) -> AsyncIterator[
     with configuration() as file:
         sets = [f"profile_store={setting}", f"worker.state_dir={file.parent}", f"cache.capture.background={str(captures).lower()}"]
         async with running("cpu", file.read_text(), sets) as node:
+            garbage.keep()  # as a worker does once it has started
             yield node
 
 
@@ -274,7 +277,7 @@ async def other_type(rig: Rig) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def garbage(rig: Rig) -> AsyncIterator[None]:
+async def not_valid(rig: Rig) -> AsyncIterator[None]:
     """Twenty of somebody's windows without a single valid record."""
     now = int(time() // WINDOW_S * WINDOW_S)
     members = {f"{moment(now)} garbage-{number}": now for number in range(20)}
@@ -343,7 +346,7 @@ async def cancelled(rig: Rig) -> AsyncIterator[None]:
             await asyncio.sleep(rng.random() * 0.004)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await asyncio.sleep(_WRITES_S)
+            await asyncio.sleep(profiling_module.FLUSH_S)
 
     giving_up = asyncio.create_task(give_up())
     yield
@@ -351,8 +354,7 @@ async def cancelled(rig: Rig) -> AsyncIterator[None]:
 
 
 INDEX = "graphcache:{default}:1:traffic"
-_WRITES_S = 0.25  # between two writes; in service they are 5 s apart
-_READS_S = 2.0  # in service a read comes with the start, and with each model that is loaded later
+READS = 8  # so many writes come between two reads; in service a read comes with the start, and with each model that is loaded later
 FAULTS: dict[str, Callable[[Rig], AbstractAsyncContextManager[None]]] = {
     "none (A against A)": nothing,
     "absent": lambda rig: store_at(rig, f"redis://127.0.0.1:{free_port()}"),
@@ -363,7 +365,7 @@ FAULTS: dict[str, Callable[[Rig], AbstractAsyncContextManager[None]]] = {
     "wrong password": lambda rig: configured(rig, "requirepass", "x", ""),
     "full (OOM)": lambda rig: configured(rig, "maxmemory", "1", "0"),
     "wrong-typed keys": other_type,
-    "garbage": garbage,
+    "garbage": not_valid,
     "other schema version": other_version,
     "slow link (100 ms)": slow_link,
     "cancelled commands": cancelled,
@@ -390,13 +392,13 @@ def percentile(values: list[float], share: float) -> float:
 async def reading(profiling: Profiling) -> None:
     """Reads again and again, as loads of models do while a worker serves."""
     while True:
-        await asyncio.sleep(_READS_S)
+        await asyncio.sleep(READS * profiling_module.FLUSH_S)
         await profiling.read_again()
 
 
-async def faults(rounds: int, seconds: float, only: str) -> None:
-    """Rounds with and without each fault take turns. The profile is written twenty times as often as it is in service, and read often."""
-    profiling_module.FLUSH_S = _WRITES_S
+async def faults(rounds: int, seconds: float, only: str, every_s: float) -> None:
+    """Rounds with and without each fault take turns; the profile is written every so many seconds."""
+    profiling_module.FLUSH_S = every_s
     with valkey() as server, relayed(server) as slow:
         async with worker_here(server.url) as node:
             rig = Rig(server, node.profiling, slow)
@@ -424,6 +426,28 @@ async def faults(rounds: int, seconds: float, only: str) -> None:
                 print(f"{name:20} {told(pooled)}  {told(middle)}  {delays[name]:.3f} s", flush=True)
             for task in background:
                 task.cancel()
+
+
+async def attempts(times: int, only: str) -> None:
+    """What one attempt costs the event loop: its CPU time, which tells the same on a busy machine. A request waits no longer for it."""
+    with valkey() as server, relayed(server) as slow:
+        async with worker_here(server.url) as node:
+            rig = Rig(server, node.profiling, slow)
+            print("milliseconds of the event loop's CPU for one write and for one read, in the middle of all and at most")
+            for name, fault in FAULTS.items():
+                if not re.search(only, name) or name == "cancelled commands":  # which keeps the loop busy itself
+                    continue
+                writes: list[float] = []
+                reads: list[float] = []
+                for _ in range(times):
+                    await ask(node, "prompts", {"x": torch.ones(3, 50)})
+                    async with fault(rig):
+                        for found, attempt in ((writes, rig.profiling.flush), (reads, rig.profiling.read_again)):
+                            rig.profiling.breaker.succeeded()
+                            began = thread_time()
+                            await attempt()
+                            found.append(1e3 * (thread_time() - began))
+                print(f"{name:20} {median(writes):.2f} {max(writes):.2f}   {median(reads):.2f} {max(reads):.2f}", flush=True)
 
 
 async def start(profiling: Profiling) -> float:
@@ -520,12 +544,13 @@ def names(server: Server) -> list[str]:
 
 
 def main() -> None:
-    """One of the four."""
+    """One of the five."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["siblings", "poison", "faults", "flood"])
+    parser.add_argument("what", choices=["siblings", "poison", "faults", "attempts", "flood"])
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--only", default="", help="faults whose name matches this")
+    parser.add_argument("--every", type=float, default=0.25, help="seconds between two writes; 5 in service")
     parser.add_argument("--shapes", type=int, default=10_000)
     asked = parser.parse_args()
     match asked.what:
@@ -534,7 +559,9 @@ def main() -> None:
         case "poison":
             poison(asked.seconds or 120.0)
         case "faults":
-            asyncio.run(faults(asked.rounds, asked.seconds or 0.5, asked.only))
+            asyncio.run(faults(asked.rounds, asked.seconds or 0.5, asked.only, asked.every))
+        case "attempts":
+            asyncio.run(attempts(asked.rounds, asked.only))
         case _:
             asyncio.run(flood(asked.shapes))
 
