@@ -26,7 +26,7 @@ from service.traffic import Traffic
 log = logging.getLogger(__name__)
 
 FLUSH_S = 5.0  # between two writes
-PATIENCE_S = 0.45  # as long as a start waits for the store, all attempts together
+PATIENCE_S = 0.4  # as long as a start waits for the store, all attempts together
 _FAREWELL_S = 1.0  # for the last write
 _UNSAVED = 12  # windows that are kept while the store is away
 _CHANGED = 0.2  # a cost that has changed by this share is written again

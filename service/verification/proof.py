@@ -133,7 +133,7 @@ class _Case:
             batch = model.spec.batch_axis
             self._below[batch] = [rows for rows in self._below[batch] if self._layout.free(rows)]
         self.swept = {axis: {*swept.get(axis, ()), *self._below[axis], size} for axis, size in recording.bucket.sizes}
-        self._thorough = {axis for axis, size in recording.bucket.sizes if size not in swept.get(axis, ())}
+        self._thorough = {axis for axis, _ in recording.bucket.sizes if not swept.get(axis)}
         self.runner = Runner(backend, model, variant, lane)
         self._spec = model.spec
         self._recording = recording
@@ -304,8 +304,9 @@ class _Case:
     def _smaller(self) -> Iterator[tuple[Kind, Shape]]:
         """Shapes below the bucket, each with the kinds of values to try it with: each axis alone, then several at once.
 
-        Where the bucket's own size already answered as a larger one of the model did, its sizes below did so, too: both ends remain
-        to be tried, for what this very recording makes of them.
+        Kinds show what the step's arithmetic makes of padding, sizes what its code does. So all kinds are tried at both ends of the first
+        bucket that an axis is proven for. Where the bucket's own size already answered as a larger one of the model did, its sizes below
+        did so, too: both ends remain to be tried, for what this very recording makes of them.
         """
         others = cycle(kind for kind in ORDINARY if kind is not Kind.SAME)
         below = self._below

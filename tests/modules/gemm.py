@@ -1,4 +1,4 @@
-"""Eight large matrix products on 4096 rows in bfloat16: all arithmetic, nothing for a graph to save. For a GPU."""
+"""Sixteen large matrix products on 4096 rows in bfloat16: all arithmetic, nothing for a graph to save. For a GPU."""
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ class Gemm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.bfloat16().repeat_interleave(4096, dim=0).expand(-1, 8192)
-        for _ in range(4):
+        for _ in range(8):
             wide = wide @ self.up @ self.down
         return wide.view(len(x), 4096, 8192)[:, 0, :16].float()
 
