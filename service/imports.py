@@ -1,7 +1,7 @@
 """`torch._dynamo` takes seconds to import, and answers are given without it: it is left to the capturer's thread.
 
 Its parts import each other in a circle: of two threads that import them at once, one can see the other's half made. Whoever may cause
-that import — the capturer, and the code of a model that is being loaded — holds the lock.
+that import (the capturer, before its first job, and the code of a model that is being loaded) holds the lock.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ def _load(
         )
 
     def fresh() -> LoadedModel:
-        with IMPORTING:
-            return instance(open_source(config, allowed, base_dir, place), 0)  # the source's own globals are not shared
+        return instance(open_source(config, allowed, base_dir, place), 0)  # the source's own globals are not shared
 
     return instance(source, generation)
 
