@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
 
@@ -29,7 +30,8 @@ def named_integers(module: nn.Module) -> frozenset[int]:
         if isinstance(part, RecursiveScriptModule):
             reader.found.update(int(number) for number in _NUMBER.findall(str(part.code)))
         elif not _foreign(type(part).__module__):
-            reader.look(part)
+            with suppress(Exception):  # of an object that answers with errors; what was found until then is good
+                reader.look(part)
     return frozenset(number for number in reader.found if number > 1)
 
 

@@ -146,18 +146,26 @@ class Judge:
         return found
 
     def _compare_with_another(self, variant: Variant, comparer: Comparer, expected: Sequence[tuple[Inputs, Run]]) -> None:
-        """Warm another instance up as a recording would, at another size: what it built then must not show in its answers."""
+        """Warm another instance up as a recording would, at another size: what it built then must not show in its answers.
+
+        Nor must what a larger size builds show in those of a smaller one.
+        """
         other = self._load()
         smaller = {axis: max(1, size - 1) for axis, size in self._shape.items()}
         slots = self._slots(other)
+        few, early = self._sampler.draw(smaller, Kind.NATURAL, 1), None
         try:
             self._run_on(other, variant, self._sampler.safe(smaller), smaller, slots)
+            early = self._run_on(other, variant, few, smaller, slots)
         except CaptureRefused:  # a size that the model does not take builds nothing
             self._run_on(other, variant, self._sampler.safe(self._shape), self._shape, slots)
         for inputs, run in expected:
             if _differ(comparer, run, self._run_on(other, variant, inputs, self._shape, slots)):
                 what = "what the model builds on its first call depends on that call's values"
                 raise Blocker(RefusalReason.STATEFUL, what=what, advice="Build it when the model is made, or from shapes alone.").refusal()
+        if early is not None and _differ(comparer, early, self._run_on(other, variant, few, smaller, slots)):
+            what = "the answer to a small request depends on larger ones that came before"
+            raise Blocker(RefusalReason.STATEFUL, what=what, advice="Derive sizes from the request's own inputs.").refusal()
 
 
 def _round_weights(model: LoadedModel, precision: Datatype) -> None:

@@ -89,6 +89,24 @@ class Closed(Step):
         return self.rule(rows)
 
 
+class Unreadable:
+    """Answers every question about it with an error."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+class Guarded(Step):
+    """Holds one of those."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__dict__["guard"] = Unreadable()  # torch, too, would ask it what it is
+
+    def special(self, rows: int) -> bool:
+        return rows == 40
+
+
 class Scripted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.sin(x)

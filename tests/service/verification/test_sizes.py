@@ -69,6 +69,11 @@ def test_the_source_of_a_scripted_module_is_read() -> None:
     assert one_size.SIZE in named_integers(scripted)
 
 
+def test_what_can_not_be_read_hides_nothing_else() -> None:
+    """An object that raises whatever it is asked."""
+    assert one_size.SIZE in named_integers(one_size.Guarded())
+
+
 def test_a_size_that_is_named_for_nothing_does_no_harm(bench: Bench) -> None:
     """More is tried, and all is well."""
     assert one_size.SIZE in named_integers(one_size.Harmless())
